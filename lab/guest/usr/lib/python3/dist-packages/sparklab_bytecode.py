@@ -1,0 +1,52 @@
+# Copyright (c) 2026, the sparkfleet.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lab only: keep the compiled form of what Python imports from a zip.
+
+Ansible sends every module as a zip of sources that Python compiles anew on every call; on an
+emulated processor that is most of a task's time. Keyed by the source's hash; Ansible and the plays
+are not changed. Loaded by the .pth file beside it.
+"""
+
+import sys
+
+
+def _install():
+    import _imp
+    import marshal
+    import os
+    import zipimport
+
+    store = "/var/cache/sparklab-bytecode"
+    compile_source = zipimport._compile_source
+
+    def cached(pathname, source):
+        digest = _imp.source_hash(0x53504152, source).hex()
+        path = f"{store}/{digest}-{sys.implementation.cache_tag}"
+        try:
+            with open(path, "rb") as stored:
+                return marshal.load(stored)
+        except (OSError, EOFError, ValueError, TypeError):
+            pass
+        code = compile_source(pathname, source)
+        try:
+            aside = f"{path}.{os.getpid()}"
+            with open(aside, "wb") as stored:
+                marshal.dump(code, stored)
+            os.replace(aside, path)
+        except OSError:  # only root writes here: a store that others can write is code they can plant
+            pass
+        return code
+
+    if os.geteuid() == 0:
+        try:
+            os.makedirs(store, 0o755, exist_ok=True)
+        except OSError:
+            return
+    zipimport._compile_source = cached
+
+
+try:
+    _install()
+except Exception:
+    pass

@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the sparkfleet.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reaching the hosts of a lab as a person and Ansible do: sshd, host keys checked, user ``spark``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+
+from lab.spec import Host, Lab
+from lab.system import LabError, owner, run, write_atomic
+
+
+def write_access(lab: Lab) -> None:
+    """ssh_config, known_hosts and an inventory, readable by the person who asked for the lab."""
+    known, blocks = [], []
+    for host in lab.hosts:
+        public = (lab.folder(host) / "ssh_host_ed25519_key.pub").read_text().split()[:2]
+        known.append(f"{host.name},{host.address} {' '.join(public)}\n")
+        blocks.append(f"Host {host.name}\n  HostName {host.address}\n  HostKeyAlias {host.name}\n")
+    common = (
+        "Host *\n  User spark\n"
+        f"  IdentityFile {lab.state}/id_ed25519\n  IdentitiesOnly yes\n"
+        f"  UserKnownHostsFile {lab.state}/known_hosts\n"
+        "  StrictHostKeyChecking yes\n  BatchMode yes\n  LogLevel ERROR\n"
+    )
+    write_atomic(lab.state / "known_hosts", "".join(known))
+    write_atomic(lab.state / "ssh_config", "\n".join([*blocks, common]))
+    write_atomic(lab.state / "inventory.yml", json.dumps(inventory(lab), indent=2) + "\n")
+    uid, gid = owner()
+    os.chown(lab.state / "id_ed25519", uid, gid)
+
+
+def inventory(lab: Lab) -> dict[str, object]:
+    """The same shape as inventories/lab.yml, for any number of hosts (JSON is YAML)."""
+    return {
+        "sparks": {
+            "hosts": {host.name: {} for host in lab.hosts},
+            "vars": {"ansible_ssh_common_args": f"-F {lab.state}/ssh_config"},
+        }
+    }
+
+
+def command(lab: Lab, host: Host, argv: Sequence[str] = ()) -> list[str]:
+    words = ["ssh", "-F", str(lab.state / "ssh_config"), "-o", "ConnectTimeout=5", host.name]
+    return words + ([shlex.join(argv)] if argv else [])
+
+
+def root(
+    lab: Lab, host: Host, script: str, *, check: bool = True, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run a shell script as root on a host."""
+    return run(
+        command(lab, host, ["sudo", "-n", "sh", "-c", script]), check=check, timeout=timeout
+    )
+
+
+def wait(lab: Lab, hosts: Sequence[Host], seconds: float) -> None:
+    """Until sshd of every host has let ``spark`` in.
+
+    :raises LabError: names the hosts that did not within the time.
+    """
+    waiting = list(hosts)
+    deadline = time.monotonic() + seconds
+    while waiting:
+        trials = {host.name: _probe(lab, host) for host in waiting}
+        waiting = [host for host in waiting if trials[host.name].wait()]
+        if waiting and time.monotonic() > deadline:
+            names = ", ".join(host.name for host in waiting)
+            raise LabError(
+                f"no ssh within {seconds:.0f} s: {names}; see the console: "
+                f"lab --name {lab.name} console {waiting[0].name}"
+            )
+        time.sleep(0.2 if waiting else 0)
+
+
+def _probe(lab: Lab, host: Host) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command(lab, host, ["true"]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
