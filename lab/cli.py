@@ -146,12 +146,11 @@ def console(options: argparse.Namespace) -> None:
 def power(options: argparse.Namespace) -> None:
     session = existing(options.name)
     host = session.lab.host(options.host)
-    with step(f"{options.verb} {host.name}"):
-        {
-            "stop": session.backend.stop,
-            "start": session.backend.start,
-            "reboot": session.backend.reboot,
-        }[options.verb](host)
+    {
+        "stop": session.backend.stop,
+        "start": session.backend.start,
+        "reboot": session.backend.reboot,
+    }[options.verb](host)
     if options.verb != "stop":
         _settle(session, [host])
 
@@ -192,7 +191,7 @@ def empty(options: argparse.Namespace) -> None:
 def gid_shift(options: argparse.Namespace) -> None:
     lab = existing(options.name).lab
     port = spec.port_by_name(options.port)
-    say(f"{faults.shift_gid(lab, lab.host(options.host), port)} moved on {port.hca}")
+    say(f"{options.host} {port.hca}: {faults.shift_gid(lab, lab.host(options.host), port)}")
 
 
 def purge(options: argparse.Namespace) -> None:

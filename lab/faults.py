@@ -83,14 +83,17 @@ def recable(lab: Lab, network: Network, backend: Backend, name: str) -> None:
 
 
 def fill_disk(lab: Lab, host: Host, folder: str, leave_mib: int) -> None:
-    """Occupy a filesystem of the host until only ``leave_mib`` MiB are free."""
-    path = shlex.quote(f"{folder.rstrip('/')}/{_FILLER}")
-    ssh.root(
-        lab,
-        host,
-        f"set -e; free=$(df -B1M --output=avail {shlex.quote(folder)} | tail -1); "
-        f'size=$((free - {leave_mib})); if [ "$size" -gt 0 ]; then fallocate -l "${{size}}M" {path}; fi',
-    )
+    """Occupy a filesystem of the host until only ``leave_mib`` MiB are free (0: not a byte)."""
+    # the first part at once; the rest by writing, since the filesystem needs some room itself
+    script = rf"""
+set -e
+cd {shlex.quote(folder)}
+room() {{ echo $(($(df -B1M --output=avail . | tail -1) - {leave_mib})); }}
+[ "$(room)" -le 32 ] || fallocate -l "$(($(room) - 16))M" {_FILLER}
+pad() {{ dd if=/dev/zero conv=fsync,notrunc oflag=append of={_FILLER} "$@" 2>/dev/null; }}
+if [ {leave_mib} -gt 0 ]; then pad bs=1M count=$(room); else pad bs=1M || pad bs=512 || true; fi
+"""
+    ssh.root(lab, host, script)
 
 
 def empty_disk(lab: Lab, host: Host, folder: str) -> None:
@@ -100,28 +103,39 @@ def empty_disk(lab: Lab, host: Host, folder: str) -> None:
 def shift_gid(lab: Lab, host: Host, port: Port) -> str:
     """Move the port's IPv4 GIDs to later slots, leaving a hole, by address events alone.
 
-    Another address takes the free slots while the port's own is away, and then leaves. Works the
+    Other addresses take the free slots while the port's own is away, and then leave. Works the
     same on Soft-RoCE and on the emulated table, since both follow the kernel's first-free rule.
 
-    :returns: the address that moved.
+    :returns: the address with its slots before and after.
+    :raises LabError: the port has no address, or its GIDs did not move.
     """
     script = rf"""
 set -e
 dev={port.netdev}
 address=$(ip -4 -o addr show dev $dev scope global | awk 'NR == 1 {{print $4}}')
-[ -n "$address" ] || {{ echo "no IPv4 address on $dev" >&2; exit 3; }}
+[ -n "$address" ] || {{ echo "no IPv4 address on $dev, so no GID to move" >&2; exit 3; }}
+gid=$(printf 'ffff:%02x%02x:%02x%02x' $(echo "${{address%/*}}" | tr . ' '))
+cd /sys/class/infiniband/{port.hca}/ports/1/gids
+slots() {{ echo $(grep -l "$gid" * | sort -n); }}
+before=$(slots)
+last=${{before##* }}
 ip addr del "$address" dev $dev
-ip addr add 169.254.213.1/32 dev $dev
 sleep 1
+count=0
+while [ "$(tr -d ':0\n' <$last)" = "" ] && [ $count -lt 100 ]; do
+    count=$((count + 1))
+    ip addr add 169.254.213.$count/32 dev $dev
+    sleep 0.5
+done
 ip addr add "$address" dev $dev
 sleep 1
-ip addr del 169.254.213.1/32 dev $dev
-echo "$address"
+for n in $(seq $count); do ip addr del 169.254.213.$n/32 dev $dev; done
+sleep 1
+after=$(slots)
+echo "${{address%/*}} slots $before -> $after"
+[ "$before" != "$after" ] || {{ echo "the GID stayed at $before" >&2; exit 4; }}
 """
     done = ssh.root(lab, host, script, check=False)
     if done.returncode:
-        raise LabError(
-            f"{host.name}: {done.stderr.strip() or 'the GID did not move'}; "
-            "a GID slot can only move where there is an address"
-        )
+        raise LabError(f"{host.name}, {port.hca}: {done.stderr.strip()}")
     return done.stdout.strip()

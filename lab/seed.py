@@ -18,6 +18,7 @@ from lab.spec import MANAGEMENT, PORTS, Host, Lab
 from lab.system import run
 
 GUEST = Path(__file__).with_name("guest")
+_USERS = {"spark": 1000, "operator": 1001}  # as rootfs makes them
 
 
 def make_keys(lab: Lab) -> None:
@@ -38,14 +39,16 @@ def archive(lab: Lab, host: Host) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(GUEST, arcname=".", filter=_as_root)
+        for user, number in _USERS.items():  # theirs, so that they can keep keys and known hosts
+            folder = tarfile.TarInfo(f"home/{user}/.ssh")
+            folder.type, folder.mode, folder.uid, folder.gid = tarfile.DIRTYPE, 0o700, number, number
+            tar.addfile(folder)
         for path, (mode, text) in _files(lab, host).items():
             data = text.encode()
             entry = tarfile.TarInfo(path.lstrip("/"))
             entry.size, entry.mode = len(data), mode
-            if path.startswith("/home/spark/"):
-                entry.uid = entry.gid = 1000
-            elif path.startswith("/home/operator/"):
-                entry.uid = entry.gid = 1001
+            if path.startswith("/home/"):
+                entry.uid = entry.gid = _USERS[path.split("/")[2]]
             tar.addfile(entry, io.BytesIO(data))
     return buffer.getvalue()
 
