@@ -1,0 +1,73 @@
+# Everything a person types here. `make` alone lists it; README.md and .ci/run use nothing else.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab format lab-down clean
+
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export LC_ALL := C.UTF-8
+
+step := python tools/step.py run
+node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plugins/,modules module_utils)
+
+help: ## list these targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@echo '  LAB_NAME=x        works with another lab than the usual one; several can exist side by side'
+
+setup: ## install what is missing on this machine, and the pinned tools into .venv
+	@tools/setup
+
+demo: export LAB_NAME ?= lab
+demo: setup ## build a lab of four virtual Sparks and run the product against it
+	@$(step) 'lab up' -- python -m lab up
+	$(step) 'site.yml on the lab' -- ansible-playbook site.yml -i inventories/lab.yml
+	python -m lab summary
+	printf '\nThe lab stays up. Look around: python -m lab --help. Remove it: make lab-down\n'
+
+test: lint types unit sanity docs-lint test-lab ## everything except virtual machines
+
+lint: setup ## style of the checkout, then ansible-lint on the built and installed collection
+	@$(step) yamllint -- yamllint --strict .
+	$(step) 'ruff check' -- ruff check .
+	$(step) 'ruff format' -- ruff format --check .
+	$(step) shellcheck -- shellcheck tools/setup .ci/run
+	$(step) 'ansible-lint, checkout' -- ansible-lint --nocolor site.yml inventories molecule
+	$(step) 'ansible-lint, installed' -- python tools/installed.py lint
+
+types: setup ## static types; what runs on nodes also as Python 3.10
+	@$(step) 'mypy' -- mypy
+	$(step) 'mypy as on a node' -- mypy --python-version 3.10 $(node_code)
+
+unit: setup ## unit and conventions tests: no lab, no root, no network
+	@$(step) 'unit tests' --junit .cache/junit/unit.xml -- pytest -n auto
+
+sanity: setup ## ansible-test sanity on the built and installed collection
+	@$(step) 'ansible-test sanity' -- python tools/installed.py sanity
+
+docs-lint: setup ## changelog, documentation and playbook names of the installed collection
+	@$(step) 'documentation, installed' -- python tools/installed.py docs
+	$(step) 'playbooks by name, installed' -- python tools/installed.py syntax
+
+test-lab: export LAB_NAME ?= test
+test-lab: setup ## scenarios in container labs, then molecule; leaves no lab behind
+	@trap 'python -m lab down' EXIT
+	$(step) 'container lab' --junit .cache/junit/containers.xml -- pytest tests/lab -m containers
+	$(step) 'molecule' -- molecule test --all
+
+test-vm: export LAB_NAME ?= test-vm
+test-vm: setup ## scenarios in the virtual-machine lab; leaves no lab behind
+	@trap 'python -m lab down' EXIT
+	$(step) 'virtual-machine lab' --junit .cache/junit/vm.xml -- pytest tests/lab -m vm
+
+format: setup ## rewrite Python files the way `make lint` wants them
+	@ruff check --fix --quiet . || true
+	ruff format .
+
+lab-down: export LAB_NAME ?= lab
+lab-down: setup ## remove the lab (LAB_NAME) and all it made
+	@python -m lab down
+
+clean: ## remove what the tools wrote into the checkout; labs are not touched
+	@rm -rf .venv .cache .ansible
