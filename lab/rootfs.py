@@ -55,11 +55,8 @@ chroot "$1" systemctl enable {" ".join(_ENABLED)}
 for unit in {" ".join(_DISABLED)}; do chroot "$1" systemctl disable "$unit" 2>/dev/null || true; done
 chroot "$1" systemctl enable docker.socket
 chroot "$1" systemctl mask {" ".join(_MASKED)}
-rm -f "$1"/etc/ssh/ssh_host_*  "$1"/etc/machine-id "$1"/etc/resolv.conf "$1"/etc/netplan/*.yaml
+rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf "$1"/etc/netplan/*.yaml
 ln -s ../run/systemd/resolve/stub-resolv.conf "$1"/etc/resolv.conf
-# one id for every node, as on Sparks delivered from one factory image
-echo 5b4c0ffee5b4c0ffee5b4c0ffee5b4c0 > "$1"/etc/machine-id
-echo "LABEL=root / ext4 rw,noatime 0 0" > "$1"/etc/fstab
 """
 
 

@@ -79,6 +79,8 @@ def _files(lab: Lab, host: Host) -> dict[str, tuple[int, str]]:
         "/home/spark/.ssh/authorized_keys": (0o600, key),
         "/home/operator/.ssh/authorized_keys": (0o600, key),
         "/etc/netplan/01-management.yaml": (0o600, _netplan(host)),
+        # one id for every node, as on Sparks delivered from one factory image
+        "/etc/machine-id": (0o444, "5b4c0ffee5b4c0ffee5b4c0ffee5b4c0\n"),
         # in a container the engine mounts, and systemd fails on what it cannot remount
         "/etc/fstab": (0o644, "LABEL=root / ext4 rw,noatime 0 0\n" if lab.backend == "vm" else ""),
         "/etc/sparklab.json": (0o644, json.dumps(_facts(lab, host), indent=2) + "\n"),
