@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a backend does: hosts that run, and the carrier of their plugs. The wires are `network`'s."""
+"""What a backend does: hosts that run, and the carrier of their plugs."""
 
 from __future__ import annotations
 

@@ -36,15 +36,7 @@ def _rotation(hosts: int) -> list[list[End]]:
     return [[End(k, 0), End((k + 1) % hosts, 1)] for k in range(hosts)]
 
 
-def _ring(hosts: int) -> list[list[End]]:
-    return _rotation(hosts)
-
-
-def _pair(hosts: int) -> list[list[End]]:
-    return [[End(0, 0), End(1, 0)]]
-
-
-def _switch(hosts: int) -> list[list[End]]:
+def _one_segment(hosts: int) -> list[list[End]]:
     return [[End(k, 0) for k in range(hosts)]]
 
 
@@ -57,9 +49,7 @@ def _swapped_cage(hosts: int) -> list[list[End]]:
 
 def _two_pairs(hosts: int) -> list[list[End]]:
     """Every cage is used and every host has two cables, yet there are two islands."""
-    return [
-        [End(a, cage), End(a + 1, 1 - cage)] for a in range(0, hosts - 1, 2) for cage in (0, 1)
-    ]
+    return [[End(a, cage), End(a + 1, 1 - cage)] for a in range(0, hosts - 1, 2) for cage in (0, 1)]
 
 
 def _line(hosts: int) -> list[list[End]]:
@@ -81,14 +71,14 @@ class _Rule:
 
 
 CABLINGS: dict[str, _Rule] = {
-    "ring": _Rule(_ring, range(3, 9), "switchless ring: cage 0 of each to cage 1 of the next"),
-    "triangle": _Rule(_ring, range(3, 4), "three hosts, every one cabled to both others"),
-    "pair": _Rule(_pair, range(2, 3), "two hosts, cage 0 to cage 0"),
-    "switch": _Rule(_switch, range(2, 9), "cage 0 of every host in one switch"),
+    "ring": _Rule(_rotation, range(3, 9), "switchless ring: cage 0 of each to cage 1 of the next"),
+    "triangle": _Rule(_rotation, range(3, 4), "three hosts, every one cabled to both others"),
+    "pair": _Rule(_one_segment, range(2, 3), "two hosts, cage 0 to cage 0"),
+    "switch": _Rule(_one_segment, range(2, 9), "cage 0 of every host in one switch"),
     "swapped-cage": _Rule(_swapped_cage, range(3, 9), "MISTAKE: spark2 has its plugs exchanged"),
     "two-pairs": _Rule(_two_pairs, range(4, 9), "MISTAKE: islands of two", even=True),
     "line": _Rule(_line, range(3, 9), "MISTAKE: the ring's last cable is missing"),
-    "double-link": _Rule(_double_link, range(3, 9), "MISTAKE: two cables between spark1 and spark2"),
+    "double-link": _Rule(_double_link, range(3, 9), "MISTAKE: spark1 and spark2 share two cables"),
 }
 
 

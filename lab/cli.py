@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lab import engine, faults, report, seed, spec, ssh
 from lab.backend import Backend
-from lab.cabling import CABLINGS
+from lab.cabling import CABLINGS, cables
 from lab.containers import Containers
 from lab.network import Network, machine_routes
 from lab.spec import BACKENDS, Lab
@@ -43,11 +43,13 @@ def existing(name: str) -> Session:
     lab = spec.load(name)
     if lab is None:
         names = ", ".join(lab.name for lab in spec.all_labs()) or "none"
-        raise LabError(f"there is no lab '{name}' (labs here: {names}); make it: lab --name {name} up")
+        raise LabError(
+            f"there is no lab '{name}' (labs here: {names}); make it: lab --name {name} up"
+        )
     return Session(lab)
 
 
-# --- verbs -----------------------------------------------------------------------------------------
+# --- verbs ---
 
 
 def up(options: argparse.Namespace) -> None:
@@ -63,7 +65,7 @@ def up(options: argparse.Namespace) -> None:
     if lab is None:
         asked["hosts_wanted"] = asked.get("hosts_wanted") or _usual_hosts(options.cabling)
         lab = Lab(options.name, -1, **asked)
-        lab.cables  # refuse an impossible cabling before anything is made
+        cables(lab.cabling, lab.hosts_wanted)  # refuse before anything is made
         with lock(STATE / ".index.lock"):
             lab.index = spec.free_index(machine_routes())
             lab.save()
@@ -113,7 +115,7 @@ def down(options: argparse.Namespace) -> None:
     say(f"lab '{lab.name}' is gone")
 
 
-def list_labs(options: argparse.Namespace) -> None:
+def list_labs(_options: argparse.Namespace) -> None:
     for lab in spec.all_labs():
         say(f"{lab.name:<20} {lab.backend:<11} {lab.hosts_wanted} hosts  {lab.cabling}")
 
@@ -159,7 +161,7 @@ def cable(options: argparse.Namespace) -> None:
     session = existing(options.name)
     act = faults.unplug if options.move == "unplug" else faults.plug
     for name in options.cables:
-        act(session.lab, session.network, session.backend, faults.cable_called(session.lab, name))
+        act(session.network, session.backend, faults.cable_called(session.lab, name))
 
 
 def recable(options: argparse.Namespace) -> None:
@@ -194,7 +196,7 @@ def gid_shift(options: argparse.Namespace) -> None:
     say(f"{options.host} {port.hca}: {faults.shift_gid(lab, lab.host(options.host), port)}")
 
 
-def purge(options: argparse.Namespace) -> None:
+def purge(_options: argparse.Namespace) -> None:
     """Images and engine data; only without labs, since they stand on them."""
     if spec.all_labs():
         raise LabError("there are labs on these images; remove them first (lab list, lab down)")
@@ -203,7 +205,7 @@ def purge(options: argparse.Namespace) -> None:
     say(f"{CACHE} is gone; the next lab builds its images anew")
 
 
-# --- words -----------------------------------------------------------------------------------------
+# --- words ---
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -236,7 +238,7 @@ def _parser() -> argparse.ArgumentParser:
     words.add_argument(
         "--bare",
         action=argparse.BooleanOptionalAction,
-        help="no addresses on the fabric ports, as freshly installed (default: addresses until reboot)",
+        help="no addresses on the fabric ports, as freshly installed",
     )
     verb("down", down, "remove everything of this lab, and nothing else")
     verb("list", list_labs, "the labs of this machine")
@@ -272,7 +274,7 @@ def _parser() -> argparse.ArgumentParser:
         words.add_argument("folder", nargs="?", default="/data")
         if name == "fill":
             words.add_argument("--leave", type=int, default=0, metavar="MiB", help="space to leave")
-    words = on_host("gid-shift", gid_shift, "move a port's IPv4 GIDs to later slots, leaving a hole")
+    words = on_host("gid-shift", gid_shift, "move a port's IPv4 GIDs, leaving a hole")
     words.add_argument("port", help="netdev or RDMA device of the port")
     verb("purge", purge, "remove cached images (only without labs)")
     return parser

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Backend ``containers``: a systemd container a host. Seconds to come up; RDMA is emulated files."""
+"""Backend ``containers``: a systemd container a host, up in seconds; RDMA is emulated files."""
 
 from __future__ import annotations
 
@@ -118,11 +118,9 @@ class Containers:
         found = self._find(host)
         if found is None or not found["State"]["Running"]:
             return f"{host.name} does not run: {(found or {}).get('State', 'no such container')}"
-        execution = self._client.api.exec_create(
-            self._name(host), ["journalctl", "-b", "--no-pager", "-n", "60"]
-        )
-        printed: bytes = self._client.api.exec_start(execution)
-        return printed.decode(errors="replace")
+        container = self._client.containers.get(self._name(host))
+        printed = container.exec_run(["journalctl", "-b", "--no-pager", "-n", "60"]).output
+        return printed.decode(errors="replace") if isinstance(printed, bytes) else ""
 
     def stood_in(self) -> dict[str, str]:
         listing = {
@@ -130,7 +128,7 @@ class Containers:
             f"Debian 13 {os.uname().machine} instead of DGX OS",
             "RDMA devices": "files under /sys/class/infiniband, GID tables computed from the real "
             "addresses by the kernel's slot rules; no verbs, no RDMA traffic",
-            "ConnectX-7": "veth pairs under Spark names; PCIe link, firmware and link rate are constants",
+            "ConnectX-7": "veth pairs under Spark names; PCIe, firmware and rate are constants",
             "GPU": "a stand-in nvidia-smi that reports one idle GB10",
             "NVIDIA container runtime": "plain runc under the name 'nvidia'",
             "NFS": "no kernel NFS server or client in a container",
@@ -189,7 +187,8 @@ class Containers:
         api, name = self._client.api, self._name(host)
         found = self._find(host)
         if found is not None and not (self.lab.folder(host) / "made").exists():
-            api.remove_container(name, force=True)  # an interrupted start: the archive may be missing
+            # an interrupted start: the archive may be missing
+            api.remove_container(name, force=True)
             found = None
         if found is None:
             api.create_container(

@@ -23,38 +23,33 @@ if TYPE_CHECKING:
 
 RUN = Path("/run/sparkfleet-lab")
 SOCKET = RUN / "docker.sock"
+_SOCKETS = ("unix:///var/run/docker.sock", f"unix://{SOCKET}")
 _PIDFILE = RUN / "docker.pid"
 _LOG = RUN / "dockerd.log"
 
 
 def running() -> DockerClient | None:
-    """A client of the engine that answers now: the machine's first, then our own."""
+    """A client of the engine that answers now: the machine's first, then our own.
+
+    Only engines behind a socket of this machine count: a node is wired through its process.
+    """
     try:
         import docker
+        from docker.errors import DockerException
+        from requests import RequestException
     except ImportError as error:
         raise LabError(
             "the Python package 'docker' is missing: run 'make setup' and use .venv/bin/python"
         ) from error
-    addresses: list[str | None] = [os.environ.get("DOCKER_HOST")] if "DOCKER_HOST" in os.environ else []
-    addresses += ["unix:///var/run/docker.sock", f"unix://{SOCKET}"]
-    for address in addresses:
-        client = docker.DockerClient(base_url=address, version="auto", timeout=120) if _there(
-            address
-        ) else None
-        if client is not None:
-            try:
-                client.ping()
-            except Exception:  # requests' and docker's errors share no base class
-                client.close()
-                continue
-            return client
+    for address in (os.environ.get("DOCKER_HOST", ""), *_SOCKETS):
+        if not address.startswith("unix://") or not Path(address[7:]).is_socket():
+            continue
+        try:
+            client = docker.DockerClient(base_url=address, version="auto", timeout=120)
+        except (DockerException, RequestException):  # a socket that nobody serves any more
+            continue
+        return client
     return None
-
-
-def _there(address: str | None) -> bool:
-    if not address or not address.startswith("unix://"):
-        return False  # a node's network is wired through its process on this very machine
-    return Path(address.removeprefix("unix://")).is_socket()
 
 
 def ensure() -> DockerClient:

@@ -30,7 +30,7 @@ def everywhere(hosts: Iterable[Host], act: Callable[[Host], object]) -> None:
 
 
 def give_addresses(lab: Lab, hosts: Sequence[Host]) -> None:
-    """Addresses and MTU 9000 on the cabled fabric ports, for this boot only (nothing is written)."""
+    """Addresses and MTU 9000 on the cabled fabric ports, until the host restarts."""
     wanted: dict[str, list[str]] = {host.name: [] for host in hosts}
     for host, port, address in lab.fabric_addresses():
         if host.name in wanted:
@@ -58,12 +58,12 @@ def cable_called(lab: Lab, name: str) -> Cable:
     raise LabError(f"no cable '{name}'; there are: {names}, or name an end: spark1:0")
 
 
-def unplug(lab: Lab, network: Network, backend: Backend, cable: Cable) -> None:
+def unplug(network: Network, backend: Backend, cable: Cable) -> None:
     backend.set_carrier(cable.ends, on=False)
     network.part(cable.ends)
 
 
-def plug(lab: Lab, network: Network, backend: Backend, cable: Cable) -> None:
+def plug(network: Network, backend: Backend, cable: Cable) -> None:
     network.join(cable, cable.ends)
     backend.set_carrier(cable.ends, on=True)
 
@@ -79,7 +79,7 @@ def recable(lab: Lab, network: Network, backend: Backend, name: str) -> None:
     lab.save()
     network.up()
     for cable in lab.cables:
-        plug(lab, network, backend, cable)
+        plug(network, backend, cable)
 
 
 def fill_disk(lab: Lab, host: Host, folder: str, leave_mib: int) -> None:

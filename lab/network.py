@@ -58,8 +58,10 @@ class Network:
             if cable.name not in links:
                 self._batch(
                     [
-                        f"link add {cable.name} mtu {_SEGMENT_MTU} type bridge stp_state 0 "
-                        f"forward_delay 0 mcast_snooping 0 group_fwd_mask {_FORWARD_LLDP}",
+                        (
+                            f"link add {cable.name} mtu {_SEGMENT_MTU} type bridge stp_state 0 "
+                            f"forward_delay 0 mcast_snooping 0 group_fwd_mask {_FORWARD_LLDP}"
+                        ),
                         f"link set {cable.name} up",
                     ]
                 )
@@ -178,9 +180,7 @@ class Network:
         return f"m-{host.index}"
 
     def _names(self, ends: Iterable[End]) -> list[str]:
-        return [
-            f"{port_of(end.cage, twin).tag}-{end.host}" for end in ends for twin in ("a", "b")
-        ]
+        return [f"{port_of(end.cage, twin).tag}-{end.host}" for end in ends for twin in ("a", "b")]
 
     def _outside(self) -> str:
         return f"sparklab{self.lab.index}"
@@ -196,7 +196,7 @@ class Network:
         """Many ``ip`` commands in one process."""
         text = "\n".join(commands)
         if text:
-            run(["ip", "-n", self.ns, "-batch", "-"], input=text + "\n")
+            run(["ip", "-n", self.ns, "-batch", "-"], text=text + "\n")
 
 
 def machine_routes() -> list[str]:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a person wants to know of a lab: how it is, what was proven on it, what is not real in it."""
+"""What a person wants to know of a lab: how it is, what was proven, what is not real in it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def _port(lab: Lab, name: str) -> str:
 
 
 def status_text(found: dict[str, Any]) -> str:
-    lines = [f"lab '{found['name']}': {found['backend']}, {found['cabling']} ({found['about']})", ""]
+    lines = [
+        f"lab '{found['name']}': {found['backend']}, {found['cabling']} ({found['about']})",
+        "",
+    ]
     for name, host in found["hosts"].items():
         state = "up" if host["ssh"] else "running, no ssh" if host["running"] else "off"
         lines.append(f"  {name:<8} {host['address']:<12} {state}")
@@ -67,7 +70,10 @@ def status_text(found: dict[str, Any]) -> str:
         mark = "" if there == wanted else f"   UNPLUGGED ({there} of {wanted} ports in it)"
         lines.append(f"  {name:<6} {planned}{mark}")
     lines += ["", *stood_in_text(found["stood_in"]), ""]
-    lines += [f"  ssh -F {found['ssh_config']} spark1", f"  ansible-playbook -i {found['inventory']} ..."]
+    lines += [
+        f"  ssh -F {found['ssh_config']} spark1",
+        f"  ansible-playbook -i {found['inventory']} ...",
+    ]
     return "\n".join(lines)
 
 
@@ -77,7 +83,10 @@ def stood_in_text(stood_in: dict[str, str]) -> list[str]:
     lines = ["stood in for (not real here):"]
     for what, by in stood_in.items():
         lines += textwrap.wrap(
-            by, 100, initial_indent=f"  {what}:".ljust(width + 1), subsequent_indent=" " * (width + 1)
+            by,
+            100,
+            initial_indent=f"  {what}:".ljust(width + 1),
+            subsequent_indent=" " * (width + 1),
         )
     return lines
 
@@ -89,12 +98,14 @@ def summary_text(lab: Lab, report: Path | None) -> str:
         try:
             result = json.loads(report.read_text())
         except (OSError, ValueError) as error:
-            raise LabError(f"no readable report at {report}: {error}; run the playbook first") from error
+            raise LabError(
+                f"no readable report at {report}: {error}; run the playbook first"
+            ) from error
         lines += _proven(result["rows"])
     lines += [
         *stood_in_text(lab.stood_in),
         "",
-        "look around:  python -m lab --name {0} status | ssh spark1".format(lab.name),
+        f"look around:  python -m lab --name {lab.name} status | ssh spark1",
         f"remove it:    make lab-down  (python -m lab --name {lab.name} down)",
     ]
     return "\n".join(lines)
@@ -121,5 +132,7 @@ def _proven(rows: list[dict[str, Any]]) -> list[str]:
         checks = [check for check, status in worst.items() if status == name]
         if checks:
             label = f"{_HEADINGS[name]} ({len(checks)}): "
-            lines += textwrap.wrap(", ".join(checks), 100, initial_indent=label, subsequent_indent="  ")
+            lines += textwrap.wrap(
+                ", ".join(checks), 100, initial_indent=label, subsequent_indent="  "
+            )
     return [*lines, ""]

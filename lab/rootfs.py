@@ -42,7 +42,7 @@ systemd-networkd-wait-online.service systemd-hwdb-update.service getty@tty1.serv
 systemd-udev-settle.service
 """.split()
 _NO_DOCS = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]
-# A password is needed for `operator` to use sudo: what an Ansible run without --ask-become-pass meets.
+# `operator` needs a password for sudo: what a play without --ask-become-pass meets.
 _USERS = """
 set -eu
 chroot "$1" useradd --create-home --shell /bin/bash --uid 1000 --groups sudo spark
@@ -52,7 +52,9 @@ echo operator:operator | chroot "$1" chpasswd
 _UNITS = f"""
 set -eu
 chroot "$1" systemctl enable {" ".join(_ENABLED)}
-for unit in {" ".join(_DISABLED)}; do chroot "$1" systemctl disable "$unit" 2>/dev/null || true; done
+for unit in {" ".join(_DISABLED)}; do
+    chroot "$1" systemctl disable "$unit" 2>/dev/null || true
+done
 chroot "$1" systemctl enable docker.socket
 chroot "$1" systemctl mask {" ".join(_MASKED)}
 rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf "$1"/etc/netplan/*.yaml

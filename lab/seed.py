@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What turns the common root file system into one host of one lab: an archive laid over it.
 
-Both backends unpack the same archive over ``/`` before init starts: ``guest/`` (the Spark stand-ins)
-and this host's own name, keys, hosts file, management address and interface names.
+Both backends unpack the same archive over ``/`` before init starts: ``guest/`` (the stand-ins) and
+this host's own name, keys, hosts file, management address and interface names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ def archive(lab: Lab, host: Host) -> bytes:
         tar.add(GUEST, arcname=".", filter=_as_root)
         for user, number in _USERS.items():  # theirs, so that they can keep keys and known hosts
             folder = tarfile.TarInfo(f"home/{user}/.ssh")
-            folder.type, folder.mode, folder.uid, folder.gid = tarfile.DIRTYPE, 0o700, number, number
+            folder.type, folder.mode, folder.uid, folder.gid = (
+                tarfile.DIRTYPE,
+                0o700,
+                number,
+                number,
+            )
             tar.addfile(folder)
         for path, (mode, text) in _files(lab, host).items():
             data = text.encode()

@@ -120,7 +120,8 @@ class Lab:
             if host.name == name:
                 return host
         raise LabError(
-            f"lab '{self.name}' has no host '{name}'; it has: {', '.join(h.name for h in self.hosts)}"
+            f"lab '{self.name}' has no host '{name}'; "
+            f"it has: {', '.join(host.name for host in self.hosts)}"
         )
 
     @property

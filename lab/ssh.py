@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reaching the hosts of a lab as a person and Ansible do: sshd, host keys checked, user ``spark``."""
+"""Reaching the hosts of a lab as a person and Ansible do: user ``spark``, host keys checked."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def root(
     lab: Lab, host: Host, script: str, *, check: bool = True, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run a shell script as root on a host."""
-    return run(
-        command(lab, host, ["sudo", "-n", "sh", "-c", script]), check=check, timeout=timeout
-    )
+    return run(command(lab, host, ["sudo", "-n", "sh", "-c", script]), check=check, timeout=timeout)
 
 
 def wait(lab: Lab, hosts: Sequence[Host], seconds: float) -> None:

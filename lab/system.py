@@ -28,7 +28,7 @@ def run(
     argv: Sequence[str | Path],
     *,
     check: bool = True,
-    input: str | None = None,
+    text: str | None = None,
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
@@ -40,8 +40,9 @@ def run(
     try:
         done = subprocess.run(
             words,
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
+            check=False,
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
             capture_output=True,
             text=True,
             timeout=timeout,

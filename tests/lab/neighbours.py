@@ -6,6 +6,7 @@
 Layer 2 only (EtherType for local experiments), so it tells cabling from addressing.
 """
 
+import contextlib
 import json
 import select
 import socket
@@ -34,10 +35,8 @@ def main(seconds: float) -> None:
     while time.monotonic() < until:
         for opened, netdev in sockets.items():
             head = b"\xff" * 6 + opened.getsockname()[4] + ETHERTYPE.to_bytes(2, "big")
-            try:
+            with contextlib.suppress(OSError):  # no carrier
                 opened.send(head + f"{name}:{PORTS[netdev]}".encode().ljust(46))
-            except OSError:  # no carrier
-                pass
         for opened in select.select(list(sockets), [], [], 0.2)[0]:
             try:
                 packet, address = opened.recvfrom(200)

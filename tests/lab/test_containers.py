@@ -17,7 +17,6 @@ import pytest
 
 from lab.cabling import cables
 from lab.spec import PORTS
-
 from tests.support.labs import ROOT, LabUnderTest
 
 pytestmark = pytest.mark.containers
@@ -38,7 +37,7 @@ def recabled(ring: LabUnderTest) -> Iterator[LabUnderTest]:
 
 
 def heard(lab: LabUnderTest) -> dict[tuple[str, int], set[str]]:
-    """What every cage hears at layer 2: {(host, cage): {"spark2:1", ...}}, its own twin included."""
+    """What every cage hears at layer 2, its own twin included: {(host, cage): {"spark2:1"}}."""
     said = lab.everywhere(f"python3 - 2 <<'EOF'\n{NEIGHBOURS}\nEOF")
     found: dict[tuple[str, int], set[str]] = {}
     for host, text in said.items():
@@ -70,7 +69,7 @@ true"""
     return {int(index): (gid, kind) for index, gid, kind in rows}
 
 
-# --- hosts -----------------------------------------------------------------------------------------
+# --- hosts ---
 
 
 def test_hosts_are_what_a_playbook_meets(ring: LabUnderTest) -> None:
@@ -97,6 +96,7 @@ def test_operator_needs_a_password_for_sudo(ring: LabUnderTest) -> None:
     tried = subprocess.run(
         ["ssh", "-F", config, "operator@spark2", "sudo", "-n", "true"],
         capture_output=True,
+        check=False,
         text=True,
     )
     assert tried.returncode == 1 and "password" in tried.stderr
@@ -107,7 +107,9 @@ def test_an_unknown_host_key_is_refused(ring: LabUnderTest, tmp_path: Path) -> N
     (tmp_path / "known").write_text("")
     changed = config.replace(f"{ring.lab.state}/known_hosts", str(tmp_path / "known"))
     (tmp_path / "config").write_text(changed)
-    tried = subprocess.run(["ssh", "-F", tmp_path / "config", "spark1", "true"], capture_output=True)
+    tried = subprocess.run(
+        ["ssh", "-F", tmp_path / "config", "spark1", "true"], capture_output=True, check=False
+    )
     assert tried.returncode == 255 and changed != config
 
 
@@ -121,7 +123,7 @@ def test_netplan_applies_in_a_node(ring: LabUnderTest) -> None:
     assert ring.lab.host("spark2").address in ring.root("spark2", script)
 
 
-# --- wires -----------------------------------------------------------------------------------------
+# --- wires ---
 
 
 @pytest.mark.parametrize(
@@ -149,13 +151,11 @@ def test_full_frames_pass_on_both_twins_of_every_cable(ring: LabUnderTest) -> No
             assert ring.reaches(host, f"10.{second}.{number}.2", 8972), (host, second)
 
 
-# --- faults ----------------------------------------------------------------------------------------
+# --- faults ---
 
 
 def test_an_unplugged_cable_has_no_carrier_and_comes_back(ring: LabUnderTest) -> None:
-    state = "cat /sys/class/net/{0}np*/carrier /sys/class/infiniband/*{1}/ports/1/state".format(
-        "enp1s0f0", "p1s0f0"
-    )
+    state = "cat /sys/class/net/enp1s0f0np0/carrier /sys/class/infiniband/*p1s0f0/ports/1/state"
     ring.cli("cable", "unplug", "spark1:0")
     try:
         assert ring.root("spark1", state).split("\n") == ["0", "1: DOWN", "1: DOWN"]
@@ -218,16 +218,21 @@ def test_a_cut_management_link_leaves_the_fabric_alone(ring: LabUnderTest) -> No
     assert ring.reaches_soon("spark1", ring.lab.host("spark2").address)
 
 
-# --- the emulated GID table --------------------------------------------------------------------------
+# --- the emulated GID table ---
 
 
 def test_gid_table_follows_the_real_addresses(ring: LabUnderTest) -> None:
     ring.cli("reboot", "spark1")  # a table without a history
     ipv4 = "0000:0000:0000:0000:0000:ffff:0a64:0001"
     table = slots(ring, "spark1", "rocep1s0f0")
-    assert {k: v for k, v in table.items() if k > 1} == {2: (ipv4, "IB/RoCE v1"), 3: (ipv4, "RoCE v2")}
+    assert {k: v for k, v in table.items() if k > 1} == {
+        2: (ipv4, "IB/RoCE v1"),
+        3: (ipv4, "RoCE v2"),
+    }
     assert [kind for _gid, kind in (table[0], table[1])] == ["IB/RoCE v1", "RoCE v2"]
-    read = "python3 -c \"open('/sys/class/infiniband/rocep1s0f0/ports/1/gid_attrs/types/9').read()\""
+    read = (
+        "python3 -c \"open('/sys/class/infiniband/rocep1s0f0/ports/1/gid_attrs/types/9').read()\""
+    )
     assert "Invalid argument" in ring.root("spark1", f"{read} 2>&1 || true")
     ring.root("spark1", "ip addr del 10.100.0.1/24 dev enp1s0f0np0; sleep 0.5")
     assert sorted(slots(ring, "spark1", "rocep1s0f0")) == [0, 1]
@@ -252,7 +257,7 @@ def test_a_gid_shift_without_an_address_says_why(ring: LabUnderTest) -> None:
     ring.root("spark3", "ip addr add 10.100.1.2/24 dev enp1s0f1np1")
 
 
-# --- coming and going ------------------------------------------------------------------------------
+# --- coming and going ---
 
 
 @pytest.mark.parametrize(
@@ -314,7 +319,7 @@ def leftovers(name: str) -> list[str]:
     found = []
     if client is not None:
         listing = client.containers.list(all=True, filters={"label": f"sparkfleet.lab={name}"})
-        found += [container.name for container in listing]
+        found += [str(container.name) for container in listing]
     found += [str(path) for path in Path("/run/netns").glob(f"sparklab-{name}")]
     found += [str(path) for path in Path("/var/lib/sparkfleet-lab").glob(name)]
     mounts = Path("/proc/mounts").read_text()
@@ -325,7 +330,9 @@ def leftovers(name: str) -> list[str]:
 def test_the_machine_is_not_touched(ring: LabUnderTest) -> None:
     """One interface and one route more; forwarding and firewall as they were."""
     forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
-    inside = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True).stdout
+    inside = subprocess.run(
+        ["ip", "-br", "link"], capture_output=True, check=True, text=True
+    ).stdout
     assert f"sparklab{ring.lab.index}@" in inside
     assert not [line for line in inside.splitlines() if line.startswith(("cab", "mgmt", "f0a"))]
     make_again = ring.cli("up")

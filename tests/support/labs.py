@@ -37,6 +37,7 @@ class LabUnderTest:
             [sys.executable, "-m", "lab", "--name", self.name, *words],
             cwd=ROOT,
             capture_output=True,
+            check=False,
             text=True,
             stdin=subprocess.DEVNULL,
         )
@@ -57,7 +58,7 @@ class LabUnderTest:
             return dict(zip(names, said, strict=True))
 
     def reaches_soon(self, host: str, address: str) -> bool:
-        """Whether a ping is answered within ten seconds: networkd needs a moment after a carrier."""
+        """Whether a ping is answered within ten seconds: networkd takes a moment for a carrier."""
         return any(self.reaches(host, address) for _attempt in range(5))
 
     def reaches(self, host: str, address: str, size: int = 56) -> bool:

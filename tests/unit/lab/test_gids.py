@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The emulated GID table: the kernel's slot rules, one line of events at a time.
 
-Events: ``+a`` / ``-a`` add or remove an address, ``hold`` / ``free`` a queue pair that keeps what is
-removed meanwhile, ``gone`` the netdev leaves. Result: the slots that are not empty from slot 2 on.
+Events: ``+a`` / ``-a`` add or remove an address, ``hold`` / ``free`` a queue pair that keeps what
+is removed meanwhile, ``gone`` the netdev leaves. Result: the slots from 2 on that are not empty.
 """
 
 from __future__ import annotations

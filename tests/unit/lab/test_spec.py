@@ -62,7 +62,7 @@ def test_a_lab_survives_its_file() -> None:
 def test_a_damaged_file_names_itself_and_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/lab.json").write_text('{"name": "bad"')
-    with pytest.raises(LabError, match="bad/lab.json.*lab --name bad down"):
+    with pytest.raises(LabError, match=r"bad/lab.json.*lab --name bad down"):
         spec.load("bad")
 
 
@@ -75,7 +75,9 @@ def test_a_damaged_file_names_itself_and_the_way_out(tmp_path: Path) -> None:
         (["10.98.0.7"], 1),
     ],
 )
-def test_management_network_avoids_what_the_machine_routes(routes: list[str], expected: int) -> None:
+def test_management_network_avoids_what_the_machine_routes(
+    routes: list[str], expected: int
+) -> None:
     assert spec.free_index(routes) == expected
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The GID table of one RoCE port, filled by the rules of the kernel's cache (drivers/infiniband/core).
+"""The GID table of one RoCE port, filled by the rules of the kernel (drivers/infiniband/core).
 
 Slots 0 and 1 hold the default GID made from the MAC, as v1 and v2. Every address adds a v1 and a v2
 entry, each in the first free slot at that moment. Removing an address empties its slots, which stay
@@ -27,7 +27,7 @@ def default_gid(mac: str) -> str:
 
 
 def address_gid(address: str) -> str:
-    """An IPv4 address as ``::ffff:a.b.c.d``, an IPv6 address as itself, in the long form of sysfs."""
+    """An address in the long form of sysfs; IPv4 as ``::ffff:a.b.c.d``."""
     raw = ipaddress.ip_address(address).packed
     if len(raw) == 4:
         raw = b"\0" * 10 + b"\xff\xff" + raw
@@ -54,7 +54,11 @@ class GidTable:
             return
         for kind in (V1, V2):
             free = next(
-                (k for k, slot in enumerate(self.slots) if k > 1 and not slot and k not in self._held),
+                (
+                    k
+                    for k, slot in enumerate(self.slots)
+                    if k > 1 and not slot and k not in self._held
+                ),
                 None,
             )
             if free is not None:  # a full table drops the entry, as the kernel does

@@ -19,6 +19,7 @@ import shutil
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from gids import LENGTH, ZERO, GidTable
@@ -105,9 +106,7 @@ class Hca:
         port = self.folder / "ports/1"
         (port / "state").write_text("4: ACTIVE\n" if carrier else "1: DOWN\n")
         (port / "phys_state").write_text("5: LinkUp\n" if carrier else "3: Disabled\n")
-        (port / "rate").write_text(
-            "200 Gb/sec (4X HDR)\n" if carrier else "40 Gb/sec (4X QDR)\n"
-        )
+        (port / "rate").write_text("200 Gb/sec (4X HDR)\n" if carrier else "40 Gb/sec (4X QDR)\n")
 
     def write(self) -> None:
         """Bring the files up to date with the table; untouched slots cost nothing."""
@@ -149,7 +148,7 @@ def _address(payload: bytes) -> tuple[int, str] | None:
     return index, str(ipaddress.ip_address(raw))
 
 
-def _messages(data: bytes):
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
     offset = 0
     while offset + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, offset)

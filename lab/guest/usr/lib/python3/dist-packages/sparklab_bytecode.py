@@ -8,19 +8,20 @@ emulated processor that is most of a task's time. Keyed by the source's hash; An
 are not changed. Loaded by the .pth file beside it.
 """
 
+import contextlib
 import sys
 
 
-def _install():
+def _install() -> None:
     import _imp
     import marshal
     import os
     import zipimport
 
     store = "/var/cache/sparklab-bytecode"
-    compile_source = zipimport._compile_source
+    compile_source = getattr(zipimport, "_compile_source")  # noqa: B009  (private, and untyped)
 
-    def cached(pathname, source):
+    def cached(pathname: str, source: bytes) -> object:
         digest = _imp.source_hash(0x53504152, source).hex()
         path = f"{store}/{digest}-{sys.implementation.cache_tag}"
         try:
@@ -34,7 +35,7 @@ def _install():
             with open(aside, "wb") as stored:
                 marshal.dump(code, stored)
             os.replace(aside, path)
-        except OSError:  # only root writes here: a store that others can write is code they can plant
+        except OSError:  # root's store: what others could write there would be code they planted
             pass
         return code
 
@@ -43,10 +44,8 @@ def _install():
             os.makedirs(store, 0o755, exist_ok=True)
         except OSError:
             return
-    zipimport._compile_source = cached
+    setattr(zipimport, "_compile_source", cached)  # noqa: B010
 
 
-try:
+with contextlib.suppress(Exception):  # no shortcut is worth a Python that does not start
     _install()
-except Exception:
-    pass
