@@ -131,6 +131,7 @@ class Containers:
             "ConnectX-7": "veth pairs under Spark names; PCIe, firmware and rate are constants",
             "GPU": "a stand-in nvidia-smi that reports one idle GB10",
             "NVIDIA container runtime": "plain runc under the name 'nvidia'",
+            "sizes": "memory and disk space asked for by the checks are scaled down",
             "NFS": "no kernel NFS server or client in a container",
         }
         if self._loop_refused():

@@ -11,9 +11,19 @@ import shlex
 import subprocess
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from lab.spec import Host, Lab
 from lab.system import LabError, owner, run, write_atomic
+
+# A lab is smaller than a Spark: what the checks ask for is scaled down, not the checks.
+_SCALED_DOWN = {
+    "preflight_memory_total_gib": 0.9,
+    "preflight_memory_available_gib": 0.2,
+    "preflight_checkpoint_gib": 0.5,
+    "preflight_engram_gib": 0.5,
+    "preflight_images_gib": 0.5,
+}
 
 
 def write_access(lab: Lab) -> None:
@@ -36,12 +46,17 @@ def write_access(lab: Lab) -> None:
     os.chown(lab.state / "id_ed25519", uid, gid)
 
 
-def inventory(lab: Lab) -> dict[str, object]:
-    """The same shape as inventories/lab.yml, for any number of hosts (JSON is YAML)."""
+def inventory(lab: Lab) -> dict[str, Any]:
+    """The same as inventories/lab.yml, for any lab and number of hosts (JSON is YAML)."""
     return {
         "sparks": {
-            "hosts": {host.name: {} for host in lab.hosts},
-            "vars": {"ansible_ssh_common_args": f"-F {lab.state}/ssh_config"},
+            "hosts": {host.name: None for host in lab.hosts},
+            "vars": {
+                "ansible_ssh_common_args": f"-F {lab.state}/ssh_config",
+                "spark_checkpoint_dir": "/data/checkpoint",
+                "spark_engram_dir": "/data/engram",
+                **_SCALED_DOWN,
+            },
         }
     }
 

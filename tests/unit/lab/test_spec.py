@@ -11,8 +11,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
-from lab import seed, spec
+from lab import seed, spec, ssh
 from lab.spec import PORTS, Lab, port_by_name
 from lab.system import LabError
 
@@ -131,3 +132,14 @@ def test_archive_makes_one_host_of_a_common_system(tmp_path: Path, backend: str)
         assert ("etc/systemd/network/10-enP7s7.link" in names) is (backend == "vm")
         assert {entry.uid for entry in tar if not entry.name.startswith("home/")} == {0}
         assert not [name for name in names if "__pycache__" in name]
+
+
+def test_the_inventory_in_the_repository_is_that_of_the_default_lab() -> None:
+    path = Path(__file__).resolve().parents[3] / "inventories/lab.yml"
+    written = yaml.safe_load(path.read_text())["sparks"]
+    made = ssh.inventory(Lab("lab", 0))["sparks"]
+    assert list(written["hosts"]) == list(made["hosts"])
+    arguments = "ansible_ssh_common_args"  # there the lab's name comes from the environment
+    assert made["vars"].pop(arguments).endswith("/lab/ssh_config")
+    assert "'LAB_NAME', default='lab'" in written["vars"].pop(arguments)
+    assert written["vars"] == made["vars"]
