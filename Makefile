@@ -8,6 +8,8 @@ SHELL := /bin/bash
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export LC_ALL := C.UTF-8
+export MOLECULE_GLOB := molecule/*/molecule.yml
+export MOLECULE_COMMAND_BORDERS := false
 
 step := python tools/step.py run
 node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plugins/,modules module_utils)
@@ -33,7 +35,7 @@ lint: setup ## style of the checkout, then ansible-lint on the built and install
 	$(step) 'ruff check' -- ruff check .
 	$(step) 'ruff format' -- ruff format --check .
 	$(step) shellcheck -- shellcheck tools/setup .ci/run
-	$(step) 'ansible-lint, checkout' -- ansible-lint --nocolor site.yml inventories molecule
+	$(step) 'ansible-lint, rest of the checkout' -- ansible-lint --nocolor site.yml sparks inventories molecule .config
 	$(step) 'ansible-lint, installed' -- python tools/installed.py lint
 
 types: setup ## static types; what runs on nodes also as Python 3.10
@@ -54,7 +56,7 @@ test-lab: export LAB_NAME ?= test
 test-lab: setup ## scenarios in container labs, then molecule; leaves no lab behind
 	@trap 'python -m lab down' EXIT
 	$(step) 'container lab' --junit .cache/junit/containers.xml -- pytest tests/lab -m containers
-	$(step) 'molecule' -- molecule test --all
+	$(step) molecule -- molecule test --all
 
 test-vm: export LAB_NAME ?= test-vm
 test-vm: setup ## scenarios in the virtual-machine lab; leaves no lab behind
