@@ -31,16 +31,21 @@ demo: setup ## build a lab of four virtual Sparks and run the product against it
 test: lint types unit sanity docs-lint test-lab ## everything except virtual machines
 
 lint: setup ## style of the checkout, then ansible-lint on the built and installed collection
-	@$(step) yamllint -- yamllint --strict .
-	$(step) 'ruff check' -- ruff check .
-	$(step) 'ruff format' -- ruff format --check .
-	$(step) shellcheck -- shellcheck tools/setup .ci/run
-	$(step) 'ansible-lint, rest of the checkout' -- ansible-lint --nocolor site.yml sparks inventories molecule .config
-	$(step) 'ansible-lint, installed' -- python tools/installed.py lint
+	@failed=0
+	$(step) yamllint -- yamllint --strict . || failed=1
+	$(step) 'ruff check' -- ruff check . || failed=1
+	$(step) 'ruff format' -- ruff format --check . || failed=1
+	$(step) shellcheck -- shellcheck tools/setup .ci/run || failed=1
+	$(step) 'ansible-lint, beside the collection' -- \
+	  ansible-lint --nocolor site.yml sparks inventories molecule .config || failed=1
+	$(step) 'ansible-lint, installed' -- python tools/installed.py lint || failed=1
+	exit $$failed
 
 types: setup ## static types; what runs on nodes also as Python 3.10
-	@$(step) 'mypy' -- mypy
-	$(step) 'mypy as on a node' -- mypy --python-version 3.10 $(node_code)
+	@failed=0
+	$(step) mypy -- mypy || failed=1
+	$(step) 'mypy as on a node' -- mypy --python-version 3.10 $(node_code) || failed=1
+	exit $$failed
 
 unit: setup ## unit and conventions tests: no lab, no root, no network
 	@$(step) 'unit tests' --junit .cache/junit/unit.xml -- pytest -n auto
@@ -49,8 +54,7 @@ sanity: setup ## ansible-test sanity on the built and installed collection
 	@$(step) 'ansible-test sanity' -- python tools/installed.py sanity
 
 docs-lint: setup ## changelog, documentation and playbook names of the installed collection
-	@$(step) 'documentation, installed' -- python tools/installed.py docs
-	$(step) 'playbooks by name, installed' -- python tools/installed.py syntax
+	@$(step) 'documentation and playbooks, installed' -- python tools/installed.py docs syntax
 
 test-lab: export LAB_NAME ?= test
 test-lab: setup ## scenarios in container labs, then molecule; leaves no lab behind
