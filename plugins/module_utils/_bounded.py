@@ -71,6 +71,11 @@ def run_command(argv: Sequence[str], timeout: float = 20.0) -> Command:
         out, err = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         child.kill()
+        for stream in (child.stdout, child.stderr):
+            if stream:
+                stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=1)  # longer for nothing: what is stuck in the kernel does not end
         return Command(None, "", f"{argv[0]} did not answer within {timeout:g} s")
     return Command(child.returncode, out, err)
 
@@ -128,11 +133,11 @@ def _answer(question: Callable[[], Any], writer: int) -> None:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         try:
-            payload = {"value": question()}
+            payload = json.dumps({"value": question()})
         except Exception as error:  # noqa: BLE001  # whatever goes wrong is the answer
-            payload = {"reason": f"{type(error).__name__}: {error}"}
+            payload = json.dumps({"reason": f"{type(error).__name__}: {error}"})
         with os.fdopen(writer, "wb") as stream:
-            stream.write(json.dumps(payload).encode())
+            stream.write(payload.encode())
         status = 0
     finally:
         os._exit(status)

@@ -35,24 +35,16 @@ class Unreadable:
 
 
 def _text(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return "is empty"
     if isinstance(value, str):
-        return None if value.strip() else "is empty"
-    return (
-        f"is {value!r}, which YAML read as {_yaml_kind(value)}; "
-        "digits with colons, dates, on and off need quotes: quote it"
-    )
-
-
-def _yaml_kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, Sequence):
-        return "a list"
-    return f"a {type(value).__name__.lstrip('_').lower()}"
+        return None
+    if isinstance(value, (Mapping, Sequence)):
+        return f"is {value!r}; it must be a single text"
+    kind = "a boolean" if isinstance(value, bool) else "a number"
+    if not isinstance(value, (int, float)):
+        kind = "a date"
+    return f"is {value!r}: YAML read what stands there as {kind}; quote it"
 
 
 def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[Any], str | None]:

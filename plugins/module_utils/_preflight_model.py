@@ -136,9 +136,17 @@ class Check(NamedTuple):
     judge: Callable[[Cell], Iterable[Finding]]
 
 
-def each(judge: Callable[[Node, Cell], Finding]) -> Callable[[Cell], Iterator[Finding]]:
-    """A rule that looks at one host at a time."""
-    return lambda cell: (judge(node, cell) for node in cell.read_nodes)
+def each(
+    section: str, judge: Callable[[Node, Cell], Finding]
+) -> Callable[[Cell], Iterator[Finding]]:
+    """A rule that looks at one host at a time, at one section of its probe above all."""
+
+    def judge_all(cell: Cell) -> Iterator[Finding]:
+        for node in cell.read_nodes:
+            read = node.read(section)
+            yield node.unknown(read) if isinstance(read, Missing) else judge(node, cell)
+
+    return judge_all
 
 
 def is_ours(owner: Mapping[str, Any]) -> bool:

@@ -176,24 +176,23 @@ def docker(machine: Machine) -> dict[str, Any]:
     answer = machine.run(["docker", "info", "--format", "{{json .}}"])
     info = _json_object(answer.out)
     active: bool | Missing = bool(info.get("ServerVersion"))
-    if not active and answer.rc != NOT_FOUND and "permission denied" in answer.err.lower():
-        active = Missing("permission denied")
-    store = dict(row for row in info.get("DriverStatus") or [] if len(row) == 2).get(
-        "driver-type", ""
-    )
-    containerd = store.startswith("io.containerd.snapshotter")
+    complaint = "" if active else "; ".join(info.get("ServerErrors") or []) or answer.complaint
+    if "permission denied" in complaint.lower():
+        active = Missing(complaint)
+    lacking = Missing(complaint or "not in what docker info says")
+    driver_status = dict(row for row in info.get("DriverStatus") or [] if len(row) == 2)
+    containerd = driver_status.get("driver-type", "").startswith("io.containerd.snapshotter")
+    images_dir = "/var/lib/containerd" if containerd else info.get("DockerRootDir")
     return record(
         present=answer.rc != NOT_FOUND,
         active=active,
-        complaint="; ".join(info.get("ServerErrors") or []) or answer.complaint
-        if not active
-        else "",
-        version=info.get("ServerVersion"),
+        complaint=complaint,
+        version=info.get("ServerVersion") or lacking,
         runtimes=sorted(info.get("Runtimes") or {}),
-        default_runtime=info.get("DefaultRuntime"),
+        default_runtime=info.get("DefaultRuntime") or lacking,
         cdi_devices=sorted(str(device.get("ID")) for device in info.get("DiscoveredDevices") or []),
-        storage_driver=info.get("Driver"),
-        images_dir="/var/lib/containerd" if containerd else info.get("DockerRootDir"),
+        storage_driver=info.get("Driver") or lacking,
+        images_dir=images_dir or lacking,
         containers=_containers(
             machine.run(["docker", "ps", "--no-trunc", "--format", "{{json .}}"])
         ),

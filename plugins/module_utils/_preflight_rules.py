@@ -139,8 +139,10 @@ def _identity(cell: Cell) -> Iterator[Finding]:
     """Two inventory names of one machine. MAC addresses tell; machine ids do not on Sparks."""
     cards = {node: _macs(node) for node in cell.read_nodes}
     for node, macs in cards.items():
-        same = [other.name for other in cards if macs and cards[other] == macs]
-        if len(same) > 1:
+        same = [other.name for other in cards if cards[other] == macs]
+        if not macs:
+            yield node.unknown("no MAC addresses read")
+        elif len(same) > 1:
             yield node.bad(
                 f"{fold_hosts(same)} are one machine (equal MAC addresses)",
                 "one machine per host",
@@ -161,7 +163,9 @@ def _machine_id(cell: Cell) -> Iterator[Finding]:
     ids = {node: node.read("system", "machine_id") for node in cell.read_nodes}
     for node, own in ids.items():
         same = [other.name for other, value in ids.items() if value == own]
-        if isinstance(own, Missing) or len(same) == 1:
+        if isinstance(own, Missing):
+            yield node.unknown(own)
+        elif len(same) == 1:
             yield node.good("unique")
         else:
             yield node.bad(
@@ -220,10 +224,17 @@ def _sudo(cell: Cell) -> Iterator[Finding]:
             fix = "set ansible_become_exe to the classic sudo (on Ubuntu /usr/bin/sudo.ws)"
             found = problem["found"] + (f" ({version})" if rust else "")
             yield node.bad(found, "root without a prompt", fix if rust else problem["fix"])
-        elif node.read("system", "euid") == 0:
-            yield node.good("root" if isinstance(version, Missing) else f"root, sudo {version}")
         elif node.probe is not None:
-            yield node.bad("the probe ran without root", "root", "set become: true for this host")
+            yield _root(node, version)
+
+
+def _root(node: Node, version: str) -> Finding:
+    user = node.read("system", "euid")
+    if isinstance(user, Missing):
+        return node.unknown(user)
+    if user != 0:
+        return node.bad("the probe ran without root", "root", "set become: true for this host")
+    return node.good("root" if isinstance(version, Missing) else f"root, sudo {version}")
 
 
 def _python(cell: Cell) -> Iterator[Finding]:
@@ -234,6 +245,9 @@ def _python(cell: Cell) -> Iterator[Finding]:
             yield node.bad(problem["found"], expected, problem["fix"])
         elif node.probe is not None:
             version = node.read("python", "version")
+            if isinstance(version, Missing):
+                yield node.unknown(version)
+                continue
             found = f"{node.read('python', 'executable')} ({version})"
             if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_PYTHON:
                 yield node.bad(found, expected, "set ansible_python_interpreter to a newer one")
@@ -517,7 +531,7 @@ def _needs(node: Node, cell: Cell) -> Iterator[tuple[str, str, float]]:
     for entry in node.wanted.get("disk", []):
         yield entry["purpose"], entry["path"], entry["gib"] * GIB * shares[entry["where"]]
     images = node.read("docker", "images_dir")
-    if not isinstance(images, Missing) and images:
+    if not isinstance(images, Missing):
         yield "images", images, cell.settings.images_gib * GIB
 
 
@@ -556,13 +570,10 @@ def _ports(node: Node, _cell: Cell) -> Finding:
     A machine has one NFS server, so an export of ours joins whatever it serves already; a server in
     user space on that port would be in its way.
     """
-    listeners = node.read("ports")
-    if isinstance(listeners, Missing):
-        return node.unknown(listeners)
     purposes = {entry["port"]: entry["purpose"] for entry in node.wanted.get("ports", [])}
     expected = f"{', '.join(str(port) for port in purposes)} free, or ours"
     taken, unseen, ours = [], [], []
-    for one in listeners:
+    for one in node.read("ports"):
         port = f"{one['port']} ({purposes[one['port']]})"
         if one["process"] is None:
             unseen.append(f"{port} is taken: {one['why']['process']}")
@@ -658,29 +669,29 @@ CHECKS: dict[str, Check] = {
     "kernel": Check(
         "error", _same(_value("system", "kernel"), "bring all nodes to one kernel, then reboot")
     ),
-    "next_kernel": Check("warning", each(_next_kernel)),
+    "next_kernel": Check("warning", each("system", _next_kernel)),
     "driver": Check("error", _same(_driver, "bring all nodes to one driver, then reboot")),
-    "driver_match": Check("error", each(_driver_match)),
-    "gpu": Check("error", each(_gpu)),
-    "gpu_idle": Check("error", each(_gpu_idle)),
-    "docker": Check("error", each(_docker)),
-    "nvidia_runtime": Check("error", each(_nvidia_runtime)),
-    "rdma_devices": Check("error", each(_rdma_devices)),
-    "infiniband": Check("error", each(_infiniband)),
-    "pcie": Check("error", each(_pcie)),
+    "driver_match": Check("error", each("gpu", _driver_match)),
+    "gpu": Check("error", each("gpu", _gpu)),
+    "gpu_idle": Check("error", each("gpu", _gpu_idle)),
+    "docker": Check("error", each("docker", _docker)),
+    "nvidia_runtime": Check("error", each("docker", _nvidia_runtime)),
+    "rdma_devices": Check("error", each("rdma", _rdma_devices)),
+    "infiniband": Check("error", each("rdma", _infiniband)),
+    "pcie": Check("error", each("rdma", _pcie)),
     "firmware": Check(
         "warning", _same(_firmware, "update with: sudo fwupdmgr update, then power off and on")
     ),
-    "memory": Check("error", each(_memory)),
-    "memory_free": Check("warning", each(_memory_free)),
-    "swap": Check("warning", each(_swap)),
-    "memlock": Check("warning", each(_memlock)),
-    "disk": Check("error", each(_disk)),
-    "management": Check("error", each(_management)),
+    "memory": Check("error", each("memory", _memory)),
+    "memory_free": Check("warning", each("memory", _memory_free)),
+    "swap": Check("warning", each("memory", _swap)),
+    "memlock": Check("warning", each("limits", _memlock)),
+    "disk": Check("error", each("paths", _disk)),
+    "management": Check("error", each("network", _management)),
     "resolve": Check("warning", _resolve),
-    "self_resolve": Check("warning", each(_self_resolve)),
-    "ports": Check("error", each(_ports)),
+    "self_resolve": Check("warning", each("system", _self_resolve)),
+    "ports": Check("error", each("ports", _ports)),
     "clock": Check("warning", _clock),
-    "upgrades": Check("warning", each(_upgrades)),
-    "numpy": Check("warning", each(_numpy)),
+    "upgrades": Check("warning", each("upgrades", _upgrades)),
+    "numpy": Check("warning", each("python", _numpy)),
 }
