@@ -33,10 +33,9 @@ FOUR = ["spark1", "spark2", "spark3", "spark4"]
             {"all": ["a", "b", "c"], "ungrouped": ["c"], "dgx": ["a", "b"], "nas": ["c"], "x": []},
             [
                 (
-                    "the inventory has no group 'sparks'; it has dgx (2 hosts), nas (1 host). Put "(
-                        "the nodes of the cell into 'sparks', or name their group with -e "
-                        "spark_group=NAME."
-                    )
+                    "the inventory has no group 'sparks'; it has dgx (2 hosts), nas (1 host). Put "
+                    "the nodes of the cell into 'sparks', or name their group with -e "
+                    "spark_group=NAME."
                 )
             ],
         ),
@@ -53,8 +52,8 @@ FOUR = ["spark1", "spark2", "spark3", "spark4"]
             {"sparks": ["spark1"]},
             [
                 (
-                    "group 'sparks' has only spark1; a cell needs two hosts or more. Add the others "
-                    "to it."
+                    "group 'sparks' has only spark1; a cell needs two hosts or more. Add the "
+                    "others to it."
                 )
             ],
         ),
