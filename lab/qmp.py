@@ -65,9 +65,9 @@ class Monitor:
             raise LabError(f"QEMU did not answer {command} on {self.path}: {error}") from error
 
     def wait_event(
-        self, name: str, seconds: float, wanted: Callable[[dict[str, Any]], bool] = lambda data: True
+        self, name: str, seconds: float, wanted: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
-        """The data of the first event of that name that is wanted, already seen or still to come."""
+        """The data of the first wanted event of that name, already seen or still to come."""
         deadline = time.monotonic() + seconds
         while True:
             for event in self._events:

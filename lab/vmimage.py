@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What virtual machines boot: Debian's kernel, a small initial RAM disk, a disk every node starts from.
+"""What virtual machines boot: Debian's kernel, an initial RAM disk, a disk all nodes start from.
 
 Made once from `rootfs` and kept in the cache under a key of everything that went into it.
 """
@@ -40,6 +40,7 @@ _DISK_BYTES = 8 << 30
 # Prezeroed: nothing left to initialise in the guest's background. Checksums cost emulated time.
 _MKFS = "-q -F -L root -m 0 -O ^metadata_csum -E nodiscard,assume_storage_prezeroed=1".split()
 ALIVE = "sparklab: the kernel runs"  # what a trial boot prints
+SEED = "seed.tar"  # where the initial RAM disk has what makes a new disk one host's
 # The seed is laid over a new disk once: what a reboot keeps must be what the node had.
 _INIT = f"""#!/bin/busybox sh
 B=/bin/busybox
@@ -56,7 +57,7 @@ until [ -b /dev/vda ]; do
 done
 $B mount -t ext4 -o rw,noatime /dev/vda /root || exec $B sh
 if [ ! -e /root/var/lib/sparklab-seeded ]; then
-  $B tar -x -f /seed.tar -C /root || exec $B sh
+  $B tar -x -f /{SEED} -C /root || exec $B sh
   # nothing to renew at boot: systemd compares these with the age of /usr
   $B touch /root/etc/.updated /root/var/.updated
   $B sync
@@ -106,7 +107,7 @@ class Image:
 
 
 def key() -> str:
-    """Changes when anything that goes into the image changes (the kernel is the newest of its day)."""
+    """Changes with everything that goes into the image but the kernel, the newest of its day."""
     parts = [rootfs.key(), *MODULES, *_EARLY_MODULES, str(_DISK_BYTES), *_MKFS, _INIT, _COMPILE]
     parts += [_BYTECODE.read_text(), _ansible_version()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
@@ -131,19 +132,24 @@ def build() -> Image:
         for left in CACHE.glob(".vm-*"):  # an interrupted build; we hold the lock
             shutil.rmtree(left)
         package = _kernel_package()
-        with step("building the image of the virtual machines (once)"):
-            with tempfile.TemporaryDirectory(dir=CACHE, prefix=".vm-") as name:
-                aside = Path(name) / "image"
-                aside.mkdir()
-                _make(tarball, package, Path(name), Image(aside))
-                aside.rename(image.folder)
+        with (
+            step("building the image of the virtual machines (once)"),
+            tempfile.TemporaryDirectory(dir=CACHE, prefix=".vm-") as name,
+        ):
+            aside = Path(name) / "image"
+            aside.mkdir()
+            _make(tarball, package, Path(name), Image(aside))
+            aside.rename(image.folder)
         return image
 
 
 def _make(tarball: Path, package: Path, work: Path, image: Image) -> None:
-    tree, debian = work / "tree", work / "debian"
+    tree, debian = work.resolve() / "tree", work / "debian"
     tree.mkdir()
-    run(["tar", "-x", "-p", "--numeric-owner", "--xattrs", "--xattrs-include=*"] + ["-f", tarball, "-C", tree])
+    run(
+        ["tar", "-x", "-p", "--numeric-owner", "--xattrs", "--xattrs-include=*"]
+        + ["-f", tarball, "-C", tree]
+    )
     run(["dpkg-deb", "-x", package, debian])
     (kernel,) = (debian / "boot").glob("vmlinuz-*")
     shutil.copy(kernel, image.kernel)
@@ -184,26 +190,28 @@ def _install_modules(source: Path, tree: Path, release: str) -> list[Path]:
     run(["chroot", tree, "depmod", release])
     keep = _with_needs(tree, release, MODULES)
     early = _with_needs(tree, release, _EARLY_MODULES)
-    for path in target.rglob("*.ko.xz"):
-        if path in keep or path in early:
+    wanted = {*keep, *early}
+    for path in [*target.rglob("*.ko"), *target.rglob("*.ko.xz")]:
+        packed = path.suffix == ".xz"
+        if packed and path in wanted:
             path.with_suffix("").write_bytes(lzma.decompress(path.read_bytes()))
-        path.unlink()
-    for path in target.rglob("*.ko"):  # a later kernel may come unpacked
-        if path not in keep and path not in early:
+        if packed or path not in wanted:
             path.unlink()
     run(["chroot", tree, "depmod", release])
     return [path.with_suffix("") if path.suffix == ".xz" else path for path in early]
 
 
 def _with_needs(tree: Path, release: str, names: Iterable[str]) -> list[Path]:
-    """The files of these modules, each after those it needs; none for what the kernel has built in."""
+    """The files of these modules, each after those it needs; none for what is built in."""
     done = run(
         ["chroot", tree, "modprobe", "-S", release, "--show-depends", "-a", *names], check=False
     )
     if done.returncode:
         raise LabError(f"kernel {release} lacks modules of the lab: {done.stderr.strip()}")
     words = [line.split() for line in done.stdout.splitlines() if line.startswith("insmod ")]
-    return [tree / path for path in dict.fromkeys(word[1].lstrip("/") for word in words)]
+    # /lib is a link to /usr/lib
+    paths = (tree / word[1].lstrip("/") for word in words)
+    return list(dict.fromkeys(path.resolve() for path in paths))
 
 
 def _compile_ansible(tree: Path) -> None:
@@ -228,7 +236,7 @@ def _ansible_version() -> str:
         return "no ansible"
 
 
-# --- initial RAM disk ------------------------------------------------------------------------------
+# --- initial RAM disk ---
 
 
 def cpio(files: dict[str, tuple[int, bytes]]) -> bytes:
@@ -249,7 +257,7 @@ def cpio(files: dict[str, tuple[int, bytes]]) -> bytes:
 
 
 def _initrd(tree: Path, modules: list[Path]) -> bytes:
-    files = {name: (0o040755, b"") for name in "bin dev proc sys root modules".split()}
+    files = dict.fromkeys("bin dev proc sys root modules".split(), (0o040755, b""))
     files["bin/busybox"] = (0o100755, (tree / "usr/bin/busybox").read_bytes())
     files["init"] = (0o100755, _INIT.encode())
     for number, path in enumerate(modules):
