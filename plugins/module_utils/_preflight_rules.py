@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Missing
@@ -425,7 +425,7 @@ def _pcie(node: Node, cell: Cell) -> Finding:
             "update the firmware (sudo fwupdmgr update), then power the node off and on",
         )
     if silent:
-        return node.unknown(f"{', '.join(silent)} do not tell", expected)
+        return node.unknown(_silence(silent, cell.fabric(node)), expected)
     return node.good(f"{expected} on {len(cell.fabric(node))} functions")
 
 
@@ -435,8 +435,13 @@ def _firmware(node: Node, cell: Cell) -> Any:
         return _NotApplicable("no RDMA device")
     silent = [one["name"] for one in devices if one["fw_ver"] is None]
     if silent:
-        return Missing(f"{', '.join(silent)} do not tell")
+        return Missing(_silence(silent, devices))
     return ", ".join(sorted({one["fw_ver"] for one in devices}))
+
+
+def _silence(names: Sequence[str], devices: Sequence[Any]) -> str:
+    everywhere = len(names) == len(devices)
+    return f"unreadable on {f'all {len(names)} devices' if everywhere else ', '.join(names)}"
 
 
 def _os(node: Node, _cell: Cell) -> Any:

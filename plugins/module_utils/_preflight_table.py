@@ -85,7 +85,18 @@ def _broken(rows: Sequence[Row]) -> Iterator[Line]:
         yield from (Line(status, text) for text in _cells(cells, _COLUMNS))
         following = entries[index + 1][0] if index + 1 < len(entries) else ()
         if fix and (check, fix) != (following[1:2] + following[4:5]):
-            yield from (Line(None, text) for text in _cells(("", "", "", f"fix: {fix}"), _WIDE))
+            yield from (Line(None, text) for text in _fix(fix))
+
+
+def _fix(text: str) -> list[str]:
+    margin = " " * sum(_WIDE[:3])
+    return textwrap.wrap(
+        f"fix: {text}",
+        WIDTH,
+        initial_indent=margin,
+        subsequent_indent=margin + " " * 5,
+        break_on_hyphens=False,
+    )
 
 
 def _passed(rows: Sequence[Row]) -> Iterator[Line]:

@@ -74,6 +74,7 @@ def healthy_cell(_healthy: dict[str, Any]) -> dict[str, dict[str, Any]]:
     cell = {}
     for number, host in enumerate(HOSTS, start=1):
         read = json.loads(json.dumps(_healthy))
+        read["python"]["version"] = "3.12.3"
         read["system"]["hostname"] = host
         read["system"]["machine_id"] = f"{number:032x}"
         read["names"] = [entry for entry in read["names"] if entry["name"] in HOSTS]

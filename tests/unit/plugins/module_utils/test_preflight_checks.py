@@ -310,11 +310,11 @@ CASES: dict[str, Case] = {
     ),
     "lanes unknown": (
         {f"{SPARK2}/rdma/devices/1/pcie_width": Unread("No such file or directory")},
-        *("pcie", "spark2", "unknown", "roceP2p1s0f1 do not tell", ""),
+        *("pcie", "spark2", "unknown", "unreadable on roceP2p1s0f1", ""),
     ),
     "firmware unknown": (
         {f"{SPARK2}/rdma/devices/1/fw_ver": Unread("No such file or directory")},
-        *("firmware", "spark2", "unknown", "roceP2p1s0f1 do not tell", ""),
+        *("firmware", "spark2", "unknown", "unreadable on roceP2p1s0f1", ""),
     ),
     "another firmware": (
         {f"{SPARK2}/rdma/devices/{index}/fw_ver": "28.43.1014" for index in range(4)},
