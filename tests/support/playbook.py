@@ -71,6 +71,21 @@ class Run:
         return "\n".join([*map(str, notes), " ".join(self.command), self.output])
 
 
+def ansible_env(directory: Path) -> dict[str, str]:
+    """Environment for an ansible command; ``directory`` takes all it writes on the controller."""
+    config = directory / "ansible.cfg"
+    config.touch()
+    return {
+        **{k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
+        "ANSIBLE_CONFIG": str(config),
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
+        "ANSIBLE_INJECT_FACT_VARS": "False",
+        "ANSIBLE_NOCOLOR": "True",
+        "ANSIBLE_PIPELINING": "True",
+        "XDG_STATE_HOME": str(directory),
+    }
+
+
 def run_playbook(
     playbook: Path | str,
     inventory: Path | str,
@@ -94,21 +109,14 @@ def run_playbook(
     """
     with tempfile.TemporaryDirectory(prefix="sparkfleet-run-") as directory:
         record = Path(directory) / "record.json"
-        config = Path(directory) / "ansible.cfg"
-        config.touch()
         command = [sys.executable, "-m", "ansible", "playbook", "-i", str(inventory)]
         command += [*args, str(playbook)]
         process = subprocess.run(
             command,
             env={
-                **{k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")},
-                "ANSIBLE_CONFIG": str(config),
-                "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
+                **ansible_env(Path(directory)),
                 "ANSIBLE_CALLBACK_PLUGINS": str(Path(__file__).parent / "callback_plugins"),
                 "ANSIBLE_CALLBACKS_ENABLED": "record",
-                "ANSIBLE_INJECT_FACT_VARS": "False",
-                "ANSIBLE_NOCOLOR": "True",
-                "ANSIBLE_PIPELINING": "True",
                 "SPARKFLEET_RECORD": str(record),
                 **(env or {}),
             },
