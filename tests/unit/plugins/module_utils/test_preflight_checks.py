@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -672,3 +674,13 @@ def test_an_empty_machine_is_judged_without_a_crash(healthy_cell: Results) -> No
 def test_settings_are_those_of_the_action() -> None:
     assert set(SETTINGS) == {*SPARK, "skip", "severity"}
     assert set(Settings.__dataclass_fields__) == set(SETTINGS)
+
+
+def test_the_readme_lists_every_check_with_its_severity() -> None:
+    readme = Path(__file__).resolve().parents[4] / "roles" / "preflight" / "README.md"
+    _before, _heading, table = readme.read_text("utf-8").partition("## Checks")
+    told = {}
+    for line in table.partition("## Variables")[0].splitlines():
+        names, severity = [cell.strip() for cell in f"{line}||".split("|")[1:3]]
+        told |= dict.fromkeys(re.findall(r"`(\w+)`", names), severity)
+    assert told == {name: check.severity for name, check in CHECKS.items()}
