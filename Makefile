@@ -24,8 +24,9 @@ setup: ## install what is missing on this machine, and the pinned tools into .ve
 demo: export LAB_NAME ?= lab
 demo: setup ## build a lab of four virtual Sparks and run the product against it
 	@$(step) 'lab up' -- python -m lab up
-	$(step) 'site.yml on the lab' -- ansible-playbook site.yml -i inventories/lab.yml
-	python -m lab summary
+	$(step) 'site.yml on the lab' -- ansible-playbook site.yml -i inventories/lab.yml \
+		-e preflight_report_path=$(CURDIR)/.cache/demo.json
+	python -m lab summary --report .cache/demo.json
 	printf '\nThe lab stays up. Look around: python -m lab --help. Remove it: make lab-down\n'
 
 test: lint types unit sanity docs-lint test-lab ## everything except virtual machines
@@ -58,13 +59,13 @@ docs-lint: setup ## changelog, documentation and playbook names of the installed
 
 test-lab: export LAB_NAME ?= test
 test-lab: setup ## scenarios in container labs, then molecule; leaves no lab behind
-	@trap 'python -m lab down' EXIT
+	@trap 'python -m lab down --family' EXIT
 	$(step) 'container lab' --junit .cache/junit/containers.xml -- pytest tests/lab -m containers
 	$(step) molecule -- molecule test --all
 
 test-vm: export LAB_NAME ?= test-vm
 test-vm: setup ## scenarios in the virtual-machine lab; leaves no lab behind
-	@trap 'python -m lab down' EXIT
+	@trap 'python -m lab down --family' EXIT
 	$(step) 'virtual-machine lab' --junit .cache/junit/vm.xml -- pytest tests/lab -m vm
 
 format: setup ## rewrite Python files the way `make lint` wants them

@@ -100,18 +100,26 @@ def _settle(session: Session, hosts: Sequence[spec.Host]) -> None:
 
 def down(options: argparse.Namespace) -> None:
     """Everything of that name goes, also what an interrupted ``up`` left without a description."""
+    names = [options.name]
+    if options.family:
+        names += [lab.name for lab in spec.all_labs() if lab.name.startswith(f"{options.name}-")]
+    for name in names:
+        _remove(name)
+    engine.stop()
+
+
+def _remove(name: str) -> None:
     try:
-        lab = spec.load(options.name)
+        lab = spec.load(name)
     except LabError as error:  # its description is damaged: what carries its name still goes
         say(str(error))
         lab = None
-    lab = lab or Lab(options.name, 0)
+    lab = lab or Lab(name, 0)
     network = Network(lab)
     Containers(lab, network).down()
     Machines(lab, network).down()
     network.down()
     spec.forget(lab.name)
-    engine.stop()
     say(f"lab '{lab.name}' is gone")
 
 
@@ -240,7 +248,8 @@ def _parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="no addresses on the fabric ports, as freshly installed",
     )
-    verb("down", down, "remove everything of this lab, and nothing else")
+    words = verb("down", down, "remove everything of this lab, and nothing else")
+    words.add_argument("--family", action="store_true", help="and the labs called NAME-...")
     verb("list", list_labs, "the labs of this machine")
     words = verb("status", status, "hosts, cables as they are plugged, stand-ins")
     words.add_argument("--json", action="store_true")

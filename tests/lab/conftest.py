@@ -19,7 +19,8 @@ def make_lab() -> Iterator[Callable[..., LabUnderTest]]:
     made: list[LabUnderTest] = []
 
     def make(name: str, backend: str, *options: str) -> LabUnderTest:
-        lab = LabUnderTest(f"{os.environ.get('LAB_TEST_PREFIX', 't-')}{name}")
+        family = os.environ.get("LAB_NAME", "test")  # `lab down --family` finds what a crash left
+        lab = LabUnderTest(f"{os.environ.get('LAB_TEST_PREFIX', f'{family}-')}{name}")
         made.append(lab)
         lab.cli("--backend", backend, "up", *options)
         return lab

@@ -298,7 +298,7 @@ def test_up_with_other_wishes_is_refused(ring: LabUnderTest) -> None:
 def test_an_interrupted_up_can_be_repeated(
     ring: LabUnderTest, make_lab: Callable[..., LabUnderTest], seconds: float
 ) -> None:
-    name = "t-cut"
+    name = ring.name.replace("ring", "cut")
     words = [sys.executable, "-m", "lab", "--name", name, "up", "--cabling", "pair"]
     cut = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(seconds)
