@@ -57,7 +57,7 @@ class Node:
         # A result without problems is none of the probe's own: the task ended in another way.
         lost = {
             "check": "probe",
-            "found": result.get("msg", "no result"),
+            "found": result.get("msg", "no result").removeprefix("Task failed: "),
             "fix": "run again with -vvv to see everything the host said",
         }
         self.problems: dict[str, Mapping[str, str]] = {

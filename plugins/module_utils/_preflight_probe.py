@@ -158,16 +158,14 @@ def gpu(machine: Machine) -> dict[str, Any]:
     working = machine.run(
         ["nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", *_CSV]
     )
-    version = machine.tree.text("proc/driver/nvidia/version")
-    loaded = _DRIVER_VERSION.search(version)
+    present = listing.rc != NOT_FOUND
+    gpus = _table(listing, ("name", "uuid", "pci", "driver", "memory_mib")) if present else []
     return record(
-        driver=loaded.group(1) if loaded else Missing(f"/proc/driver/nvidia/version: {version}"),
+        driver=_nvidia_module(machine.tree, gpus),
         library=_nvidia_library(machine.tree, listing),
-        present=listing.rc != NOT_FOUND,
-        gpus=_table(listing, ("name", "uuid", "pci", "driver", "memory_mib"))
-        if listing.rc != NOT_FOUND
-        else [],
-        processes=_processes(machine, working) if listing.rc != NOT_FOUND else [],
+        present=present,
+        gpus=gpus,
+        processes=_processes(machine, working) if present else [],
     )
 
 
@@ -178,6 +176,7 @@ def docker(machine: Machine) -> dict[str, Any]:
     active: bool | Missing = bool(info.get("ServerVersion"))
     complaint = "" if active else "; ".join(info.get("ServerErrors") or []) or answer.complaint
     if "permission denied" in complaint.lower():
+        complaint = "permission denied without root"
         active = Missing(complaint)
     lacking = Missing(complaint or "not in what docker info says")
     driver_status = dict(row for row in info.get("DriverStatus") or [] if len(row) == 2)
@@ -398,6 +397,16 @@ def _processes(machine: Machine, answer: Command) -> list[dict[str, Any]] | Miss
         for row in rows
         if row["pid"]
     ]
+
+
+def _nvidia_module(tree: Tree, gpus: list[dict[str, Any]] | Missing) -> str:
+    """The version of the driver's kernel half: its own word, or nvidia-smi's of the first GPU."""
+    version = tree.text("proc/driver/nvidia/version")
+    match = _DRIVER_VERSION.search(version)
+    if match:
+        return match.group(1)
+    told = [row["driver"] for row in gpus if row["driver"]] if isinstance(gpus, list) else []
+    return str(told[0]) if told else Missing(f"/proc/driver/nvidia/version: {version}")
 
 
 def _nvidia_library(tree: Tree, listing: Command) -> str:

@@ -503,6 +503,8 @@ def _disk(node: Node, cell: Cell) -> Finding:
             unknown.append(f"{path}: too many files to count what is there already")
         elif left:
             needs.setdefault(space["device"], []).append((purpose, left))
+    if isinstance(node.read("docker", "images_dir"), Missing):
+        unknown.append("where Docker keeps its images is not known")
     bad, wanted = [], []
     for device, entries in needs.items():
         space, total = spaces[device], sum(amount for _purpose, amount in entries)
@@ -628,7 +630,9 @@ def _management(node: Node, _cell: Cell) -> Finding:
     if wanted not in by_name:
         there = ", ".join(name for name in by_name if name != "lo")
         return node.bad(
-            f"no interface {wanted}; there: {there}", expected, "set spark_management_interface"
+            f"no interface {wanted}; there: {there}",
+            expected,
+            "set spark_management_interface to the one that has this node's management address",
         )
     addresses = by_name[wanted]["addresses"]
     if addresses is None:

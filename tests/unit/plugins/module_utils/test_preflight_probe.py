@@ -116,6 +116,11 @@ SECTIONS: dict[str, Case] = {
         },
         {"driver": "580.95.05", "library": "580.126", "gpus": None, "present": True},
     ),
+    "driver told by nvidia-smi alone": (
+        "gpu",
+        {"files/proc/driver": {}},
+        {"driver": "580.95.05"},
+    ),
     "no driver": (
         "gpu",
         {
