@@ -546,15 +546,22 @@ def _memlock(node: Node, _cell: Cell) -> Finding:
     limit = node.read("limits", "memlock")
     if isinstance(limit, Missing):
         return node.unknown(limit)
-    if limit == -1:
-        return node.good("unlimited")
-    if limit < _ENOUGH_MEMLOCK:
+    # For information: the engine's containers get a limit of their own, whatever Docker's default.
+    default = node.read("docker", "default_memlock")
+    inside = "" if isinstance(default, Missing) else f", {_limit(default)} in containers"
+    if 0 <= limit < _ENOUGH_MEMLOCK:
         return node.bad(
-            f"{limit / 2**20:.0f} MiB",
+            _limit(limit) + inside,
             f"{gib(_ENOUGH_MEMLOCK)} or more, for RDMA outside containers",
             'write "* - memlock unlimited" to /etc/security/limits.d/rdma.conf and log in again',
         )
-    return node.good(gib(limit))
+    return node.good(_limit(limit) + inside)
+
+
+def _limit(size: int) -> str:
+    if size < 0:
+        return "unlimited"
+    return gib(size) if size >= GIB else f"{size / 2**20:.0f} MiB"
 
 
 def _self_resolve(node: Node, _cell: Cell) -> Finding:

@@ -365,6 +365,10 @@ CASES: dict[str, Case] = {
         {f"{SPARK2}/limits/memlock": 64 * GIB},
         *("memlock", "spark2", "ok", "64 GiB", ""),
     ),
+    "Docker's default is told": (
+        {f"{SPARK2}/docker/default_memlock": 67108864},
+        *("memlock", "spark2", "ok", "unlimited, 64 MiB in containers", ""),
+    ),
     "no management interface": (
         {"spark2/wanted/management_interface": "eno1"},
         *(
