@@ -56,10 +56,9 @@ class ActionModule(ActionBase):
         for warning in inventory.unknown_variables(name for one in values.values() for name in one):
             display.warning(warning)
 
-        result.update(changed=False, hosts=members)
         if problems:
-            result.update(failed=True, msg="\n".join(problems), problems=problems)
-        return result
+            return {**result, "failed": True, "changed": False, "msg": "\n".join(problems)}
+        return {**result, "changed": False, "hosts": members}
 
     def _group_of_plays(self, group: str) -> list[str]:
         """Plays choose their hosts before any variable of the inventory exists."""

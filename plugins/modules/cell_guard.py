@@ -56,13 +56,12 @@ EXAMPLES = r"""
 RETURN = r"""
 hosts:
   description: The hosts of the cell in rank order.
-  returned: always
+  returned: success
   type: list
   elements: str
   sample: [spark1, spark2, spark3, spark4]
-problems:
-  description: Everything that is wrong, one sentence each.
+msg:
+  description: Everything that is wrong, one sentence a line.
   returned: failure
-  type: list
-  elements: str
+  type: str
 """
