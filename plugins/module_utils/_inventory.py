@@ -72,6 +72,11 @@ def _boolean(value: Any) -> str | None:
     return f"is {value!r}, which is neither true nor false"
 
 
+def _judged_by_the_plan(_value: Any) -> str | None:
+    """``fabric_plan`` knows what goes together, and tells every reason at once."""
+    return None
+
+
 _absolute = _matching(re.compile(r"/"), "absolute path (~ would be root's home there)")
 
 # Every variable of the inventory that the collection reads for a whole cell, and its form.
@@ -88,6 +93,17 @@ VARIABLES: dict[str, Callable[[Any], str | None]] = {
     "spark_nfs_port": _port,
     "spark_checkpoint_dir": _absolute,
     "spark_engram_dir": _absolute,
+    "spark_topology": _judged_by_the_plan,
+    "spark_cabling": _judged_by_the_plan,
+    "spark_fabric_cage": _judged_by_the_plan,
+    "spark_fabric_twins": _judged_by_the_plan,
+    "spark_fabric_mtu": _judged_by_the_plan,
+    "spark_fabric_pool": _text,
+    "spark_fabric_prefix_length": _judged_by_the_plan,
+    "spark_fabric_cell": _judged_by_the_plan,
+    "spark_fabric_reserved_networks": _judged_by_the_plan,
+    "spark_fabric_ports": _judged_by_the_plan,
+    "spark_nccl": _judged_by_the_plan,
 }
 
 
