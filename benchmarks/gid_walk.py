@@ -1,0 +1,91 @@
+# Copyright (c) The sparkfleet.cluster contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What choosing the GIDs of four HCAs with 256 slots each costs in CPU time.
+
+``python -m benchmarks.gid_walk`` builds such a Spark in memory: files of a tmpfs, where the
+attributes of empty slots fail with EINVAL as in sysfs. With ``--sysfs /sys`` it measures the
+machine it runs on. Prints one JSON object; times are milliseconds of user and system time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import platform
+import resource
+import runpy
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "plugins/module_utils/_roce_gid.py"
+
+
+def spark(root: Path, slots: int) -> Path:
+    """A Spark whose GID tables have this many slots, four of them filled."""
+    from tests.unit.sysfs import build, fixture, gid_table
+
+    files = fixture("gid/spark")
+    for device in files["sys"]["class"]["infiniband"].values():
+        port = device["ports"]["1"]
+        port.update(gid_table(port.pop("gid_table"), slots))
+    return build(root, files) / "sys"
+
+
+def cost(act: Callable[[], object], clock: Callable[[], float], runs: int) -> dict[str, float]:
+    """Milliseconds by a clock that returns seconds."""
+    times = []
+    for _run in range(runs):
+        start = clock()
+        act()
+        times.append((clock() - start) * 1000)
+    return {"fastest": round(min(times), 1), "median": round(statistics.median(times), 1)}
+
+
+def of_children() -> float:
+    """CPU seconds of all child processes so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(sysfs: str, runs: int) -> dict[str, Any]:
+    """The function, the program with Python around it, and for comparison Python alone."""
+    roce_gids = runpy.run_path(str(PROGRAM))["roce_gids"]
+    command = [sys.executable, "-I", "-S", str(PROGRAM), "--sysfs", sysfs, "--format", "table"]
+    empty = [sys.executable, "-I", "-S", "-c", ""]
+    run = functools.partial(subprocess.run, capture_output=True, check=True)
+    return {
+        "python": platform.python_version(),
+        "hcas": len(roce_gids(sysfs)["devices"]),
+        "runs": runs,
+        "walk_and_choice": cost(lambda: roce_gids(sysfs), time.process_time, runs),
+        "program": cost(lambda: run(command), of_children, runs),
+        "python_alone": cost(lambda: run(empty), of_children, runs),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sysfs", help="measure this tree instead of a built one")
+    parser.add_argument("--slots", type=int, default=256, help="slots of a built tree")
+    parser.add_argument("--runs", type=int, default=30)
+    options = parser.parse_args()
+    if options.sysfs:
+        result = measure(options.sysfs, options.runs)
+    else:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            result = measure(str(spark(Path(folder), options.slots)), options.runs)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
