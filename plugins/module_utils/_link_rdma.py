@@ -1,0 +1,297 @@
+# Copyright (c) The sparkfleet.cluster contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# This module utility is private to the sparkfleet.cluster collection.
+"""Measure one link with rping and perftest: each twin alone in both directions, then all together.
+
+Both ends work through the same list of tests, each with a port of its own: the server starts all of
+them at once and they wait, the client goes through them one after the other.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.sparkfleet.cluster.plugins.module_utils import _link_detached
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import (
+    NOT_FOUND,
+    Command,
+    Missing,
+    Runner,
+)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_detached import Leash
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_perftest import (
+    complaint,
+    read_result,
+)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._rdma_sysfs import (
+    INFINIBAND,
+    rdma_devices,
+)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._tree import Tree
+
+PROGRAMS = {"rping": "rdmacm-utils", "ib_write_bw": "perftest", "ib_write_lat": "perftest"}
+# Signs of lost, repeated or damaged packets.
+ERROR_COUNTERS = (
+    "hw_counters/packet_seq_err",
+    "hw_counters/out_of_sequence",
+    "hw_counters/roce_adp_retrans",
+    "hw_counters/local_ack_timeout_err",
+    "hw_counters/req_transport_retries_exceeded",
+    "counters/symbol_error",
+    "counters/port_rcv_errors",
+    "counters/port_xmit_discards",
+    "counters/link_downed",
+)
+
+_NAME = "fabric-rdma-test"
+_RPING = ("-C", "10", "-S", "8192", "-V")  # ten messages of more than one packet, validated
+_GRACE = 10.0  # seconds beyond its duration that a test may take
+_ATTEMPTS = 3  # the server's program may not listen yet
+
+
+_KINDS = ("rping", "latency", "out", "in")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure. The same at both ends."""
+
+    port: int
+    duration: int
+    message_size: int
+    queue_pairs: int
+    latency_iterations: int
+
+
+@dataclass(frozen=True)
+class Test:
+    """One run of one program at both ends of one twin."""
+
+    kind: str  # rping, latency, out or in, as the client sees it
+    twin: int
+    together: bool  # with the other twins at the same time
+    port: int
+
+    def argv(self, twin: Mapping[str, Any], settings: Settings, *, server: bool) -> list[str]:
+        """The command line of one end."""
+        if self.kind == "rping":
+            if server:
+                return ["rping", "-s", "-a", twin["address"], "-p", str(self.port), *_RPING]
+            way = ["-a", twin["peer_address"], "-I", twin["address"]]
+            return ["rping", "-c", *way, "-p", str(self.port), *_RPING]
+        argv = ["ib_write_lat" if self.kind == "latency" else "ib_write_bw", "-F"]
+        argv += ["-d", twin["hca"], "-p", str(self.port)]
+        # Without an index, rdma_cm chooses the GID by the address.
+        index = twin.get("gid_index")
+        argv += ["-R"] if index is None else ["-x", str(index)]
+        if self.kind == "latency":
+            argv += ["-s", "2", "-n", str(settings.latency_iterations)]
+        else:
+            argv += ["-s", str(settings.message_size), "-q", str(settings.queue_pairs)]
+            argv += ["-D", str(settings.duration), "--report_gbits"]
+            argv += ["--reversed"] if self.kind == "in" else []
+        return argv if server else [*argv, twin["peer_address"]]
+
+
+def steps(twins: int, settings: Settings) -> list[list[Test]]:
+    """All tests of a link, each step at the same time."""
+    kinds = [[(kind, twin, False)] for twin in range(twins) for kind in _KINDS]
+    if twins > 1:
+        kinds += [[(kind, twin, True) for twin in range(twins)] for kind in ("out", "in")]
+    port = settings.port
+    found: list[list[Test]] = []
+    for step in kinds:
+        found.append([Test(*test, port + place) for place, test in enumerate(step)])
+        port += len(step)
+    return found
+
+
+def why_not(twins: Sequence[Mapping[str, Any]], tree: Tree, command: Runner) -> str | None:
+    """Why nothing can be measured on this host; None where it can."""
+    devices = rdma_devices(tree)
+    if isinstance(devices, Missing):
+        return "this host has no RDMA stack; on a Spark: modprobe mlx5_ib, and look at dmesg"
+    known = {device["name"]: device for device in devices}
+    reasons: list[str] = []
+    for hca in (twin["hca"] for twin in twins):
+        if hca not in known:
+            reasons.append(f"there is no RDMA device {hca}; rdma link shows what there is")
+        elif not known[hca]["uverbs_present"]:
+            node = known[hca]["uverbs"]
+            missing = f"/dev/infiniband/{node}" if node else "device node in /dev/infiniband"
+            reasons.append(f"{hca} has no {missing}, so no program can use it; modprobe ib_uverbs")
+    for program, package in PROGRAMS.items():
+        if not reasons and command([program, "--version"]).rc == NOT_FOUND:
+            reasons.append(f"{program} is not installed; apt install {package}")
+    return "; ".join(reasons) or None
+
+
+def serve(twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree) -> None:
+    """Start the server of every test, in a process that is left behind."""
+    tests = [test for step in steps(len(twins), settings) for test in step]
+    # Every test may take its time and its grace, in turn, on the busiest of hosts.
+    lifetime = len(tests) * (settings.duration + _GRACE)
+
+    def work(leash: Leash) -> dict[str, Any]:
+        before = error_counters(twins, tree)
+        children: list[tuple[Test, subprocess.Popen[str] | str]] = []
+        try:
+            children += [
+                (test, _spawn(test.argv(twins[test.twin], settings, server=True))) for test in tests
+            ]
+            while not leash.pulled():
+                leash.wait()
+        finally:
+            told = [_end(test, child) for test, child in children]
+        return {
+            "servers": [entry for entry in told if entry],
+            "hcas": hcas(twins, before, tree),
+        }
+
+    _link_detached.start(_NAME, lifetime, work)
+
+
+def collect() -> dict[str, Any] | Missing:
+    """End the servers. Returns what the ones that failed said, and the state of the HCAs."""
+    result: dict[str, Any] | Missing = _link_detached.collect(_NAME)
+    return result
+
+
+def _spawn(argv: Sequence[str]) -> subprocess.Popen[str] | str:
+    try:
+        return subprocess.Popen(  # pylint: disable=consider-using-with  # ended by _end
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as error:
+        return f"{argv[0]}: {error.strerror}"
+
+
+def _end(test: Test, child: subprocess.Popen[str] | str) -> dict[str, Any] | None:
+    """End a server. None where it served, or was never called."""
+    if isinstance(child, str):
+        error = child
+    else:
+        waiting = child.poll() is None
+        child.kill()
+        out, err = child.communicate()
+        if waiting or child.returncode == 0:
+            return None
+        error = complaint(Command(child.returncode, out, err))
+    return {"kind": test.kind, "twin": test.twin, "together": test.together, "error": error}
+
+
+def measure(
+    twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree, command: Runner
+) -> dict[str, Any]:
+    """The client: all tests of the link, one step after the other.
+
+    When a perftest program fails on a twin, the rest of that twin's are not tried: each would take
+    its full time to fail as well.
+    """
+    before = error_counters(twins, tree)
+    results: list[dict[str, Any]] = [
+        {
+            "domain": twin["domain"],
+            "hca": twin["hca"],
+            "gid_index": twin.get("gid_index"),
+            **dict.fromkeys(_KINDS),
+        }
+        for twin in twins
+    ]
+    together: dict[str, Any] = {"out": None, "in": None}
+    broken: dict[int, str] = {}
+    for step in steps(len(twins), settings):
+        first = step[0]
+        stopped = next((broken[test.twin] for test in step if test.twin in broken), None)
+        if stopped and first.kind != "rping":
+            answers = [{"ok": False, "error": f"not tried, because {stopped} failed"}] * len(step)
+        else:
+            argvs = [test.argv(twins[test.twin], settings, server=False) for test in step]
+            with ThreadPoolExecutor(len(step)) as pool:
+                answers = list(pool.map(lambda argv: _call(argv, command), argvs))
+        if first.together:
+            together[first.kind] = _sum(answers)
+            continue
+        results[first.twin][first.kind] = answers[0]
+        if not answers[0]["ok"] and first.kind != "rping":
+            broken.setdefault(first.twin, first.kind)
+    return {
+        "twins": results,
+        "both": together if len(twins) > 1 else None,
+        "hcas": hcas(twins, before, tree),
+    }
+
+
+def timeout(settings: Settings) -> float:
+    """Seconds after which a program counts as failed."""
+    return settings.duration + _GRACE
+
+
+def _call(argv: Sequence[str], command: Runner) -> dict[str, Any]:
+    answer = command(argv)
+    for _attempt in range(_ATTEMPTS - 1):
+        refused = "connect" in answer.err + answer.out and "refused" in answer.err + answer.out
+        if not (answer.rc and refused):
+            break
+        time.sleep(0.5)
+        answer = command(argv)
+    return read_result(argv[0], answer)
+
+
+def _sum(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The bandwidth of twins that ran together."""
+    failed = [answer for answer in answers if not answer["ok"]]
+    if failed:
+        return {"ok": False, "error": failed[0]["error"]}
+    each = [answer["gbps"] for answer in answers]
+    return {"ok": True, "error": None, "gbps": round(sum(each), 2), "each": each}
+
+
+def hcas(
+    twins: Sequence[Mapping[str, Any]], before: Mapping[str, Mapping[str, int]], tree: Tree
+) -> list[dict[str, Any]]:
+    """The HCAs of this host as they are, and the error counters that moved since `before`.
+
+    `errors` is null where no counter can be read: then nobody knows whether packets were lost.
+    """
+    now = error_counters(twins, tree)
+    devices = rdma_devices(tree)
+    wanted = [twin["hca"] for twin in twins]
+    return [
+        {
+            **{key: device[key] for key in ("name", "pcie_speed", "pcie_width", "fw_ver")},
+            "errors": {
+                counter: count - before[device["name"]].get(counter, count)
+                for counter, count in now[device["name"]].items()
+                if count != before[device["name"]].get(counter, count)
+            }
+            if now[device["name"]]
+            else None,
+        }
+        for device in ([] if isinstance(devices, Missing) else devices)
+        if device["name"] in wanted
+    ]
+
+
+def error_counters(twins: Sequence[Mapping[str, Any]], tree: Tree) -> dict[str, dict[str, int]]:
+    """The counters of lost packets of each HCA, without those its driver does not have."""
+    found: dict[str, dict[str, int]] = {}
+    for hca in (twin["hca"] for twin in twins):
+        read = {
+            counter.rpartition("/")[2]: tree.integer(f"{INFINIBAND}/{hca}/ports/1/{counter}")
+            for counter in ERROR_COUNTERS
+        }
+        found[hca] = {k: count for k, count in read.items() if not isinstance(count, Missing)}
+    return found
