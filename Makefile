@@ -61,7 +61,8 @@ test-lab: export LAB_NAME ?= test
 test-lab: setup ## scenarios in container labs, then molecule; leaves no lab behind
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'container lab' --junit .cache/junit/containers.xml -- pytest tests/lab -m containers
-	$(step) molecule -- molecule test --all
+	rm -rf .cache/molecule # where molecule remembers that it made a lab, which may be gone by now
+	MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule $(step) molecule -- molecule test --all
 
 test-vm: export LAB_NAME ?= test-vm
 test-vm: setup ## scenarios in the virtual-machine lab; leaves no lab behind
