@@ -286,6 +286,10 @@ _value:
                 - Null where the other end is a switch. Its peers are the ports of all other hosts
                   with the same V(subnet).
               type: dict
+        devices:
+          description: All ports of the host, used or not, with V(cage), V(domain), V(netdev) and V(hca).
+          type: list
+          elements: dict
         routes:
           description: Routes in a ring, V(to) a network V(via) an address on V(netdev).
           type: list

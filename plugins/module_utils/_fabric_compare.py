@@ -153,7 +153,7 @@ class Comparison:
         needed = {end for cable in self.planned for end in cable}
         for cable in self.found:
             ours = [end for end in cable if end.host in self.hosts]
-            if self.switch and needed & set(cable):
+            if self.switch and cable == self._main(self.planned[0]):
                 for end in ours:
                     other = End(end.host, 1 - end.cage)
                     if end not in needed and other in cable:

@@ -97,6 +97,10 @@ class _Plan:
         return {
             "rank": rank,
             "ports": self._ports(rank),
+            "devices": [
+                {"cage": cage, "domain": domain, "netdev": netdev, "hca": host.hcas[cage, domain]}
+                for (cage, domain), netdev in sorted(host.netdevs.items())
+            ],
             "routes": self._routes(rank) if self._settings.ring else [],
             "forward": not self._settings.direct,
             **self._nfs(rank),

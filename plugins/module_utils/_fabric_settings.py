@@ -116,9 +116,10 @@ def read_settings(
     prefix = read.number("prefix_length", prefix_length, 8, 31, 24)
 
     found = read_devices(read, devices)
+    so_far = len(read.problems)
     members = read_hosts(read, hosts, found)
     names = [host.name for host in members]
-    if shape:
+    if shape and len(read.problems) == so_far:
         read.problems += _check_count(shape, names)
     rule, cables = _read_cabling(read, cabling, shape, members, usual_cage)
     plugged: dict[str, set[int]] = {}
@@ -200,7 +201,7 @@ def _read_cabling(
                 f"[spark1:0, spark2:1]{suggestion(rule, RULES)}."
             )
             rule = usual
-        if rule == "matching" and len(names) > 2 and len(names) % 2:
+        if rule == "matching" and topology != "pair" and len(names) > 2 and len(names) % 2:
             read.problems.append(
                 f"cabling matching needs an even number of hosts, found {len(names)}: the cages "
                 "alternate from cable to cable, so the last one would meet a cage that is taken. "

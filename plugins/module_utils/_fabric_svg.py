@@ -90,7 +90,7 @@ class _Drawing:
         self._taken: list[tuple[Point, float, float]] = []  # centre, width and height of labels
         self._sockets: dict[End, Socket] = {}
         count = len(picture.boxes)
-        one_row = count <= 4 if picture.switch else count == 2
+        one_row = count <= 3 if picture.switch else count == 2
         extra = _CROSSING if picture.unplanned else 0
         self._upper = count if one_row else (count + 1) // 2
         self._pitch = _WIDTH + _GAP

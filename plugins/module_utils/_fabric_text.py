@@ -28,8 +28,8 @@ def fabric_text(picture: Picture) -> str:
     if picture.unplanned:
         lines += ["", "Found, but not planned:"]
         for cable in picture.unplanned:
-            ends = [str(end) for end in cable] + ["switch"] * (len(cable) == 1)
-            lines.append(f"  {' ━━━ '.join(ends)}")
+            ends = [*map(_place, cable)] + ["switch"] * (len(cable) == 1)
+            lines += textwrap.wrap(f"  {' ━━━ '.join(ends)}", WIDTH, subsequent_indent="  ")
     if picture.problems:
         lines.append("")
         for problem in picture.problems:
@@ -104,7 +104,7 @@ def _second(link: Link) -> str:
 
 
 def _place(end: End) -> str:
-    return f"{shortened(end.host, 16)} cage {end.cage}"
+    return f"{shortened(end.host, 24)} cage {end.cage}"
 
 
 def _frame(picture: Picture, box: Box) -> tuple[str, str]:
