@@ -287,7 +287,8 @@ _value:
                   with the same V(subnet).
               type: dict
         devices:
-          description: All ports of the host, used or not, with V(cage), V(domain), V(netdev) and V(hca).
+          description: All ports of the host, used or not, with V(cage), V(domain), V(netdev) and
+            V(hca).
           type: list
           elements: dict
         routes:

@@ -375,6 +375,12 @@ def hcas(fabric: Mapping[str, Any], host: str) -> list[tuple[str, str]]:
 def test_names_of_a_host_are_its_own_and_its_peers_know_them():
     fabric = fabric_plan(["spark1", {"name": "spark2", "ports": MLX5}], "pair")
     assert hcas(fabric, "spark2") == [("mlx5_0", "enp1s0f0np0"), ("mlx5_2", "fabric2")]
+    assert [(d["cage"], d["domain"], d["hca"]) for d in fabric["hosts"]["spark2"]["devices"]] == [
+        (0, 0, "mlx5_0"),
+        (0, 2, "mlx5_2"),
+        (1, 0, "rocep1s0f1"),
+        (1, 2, "roceP2p1s0f1"),
+    ]
     peers = [port["peer"] for port in fabric["hosts"]["spark1"]["ports"]]
     assert [(p["hca"], p["netdev"]) for p in peers] == hcas(fabric, "spark2")
     assert fabric["hosts"]["spark2"]["nccl_env"]["NCCL_IB_HCA"] == "=mlx5_0,mlx5_2"
