@@ -463,7 +463,7 @@ class Sysfs:
         base = f"{_CLASS}/{hca}"
         netdevs = self._netdevs(base)
         kind = self._kind(base, netdevs)
-        of_all = {"firmware": self.text(f"{base}/fw_ver"), "pcie": self._pcie(base)}
+        of_all = {"firmware": self.text(f"{base}/fw_ver") or None, "pcie": self._pcie(base)}
         ports = []
         for number in sorted(int(name) for name in self.names(f"{base}/ports") if name.isdigit()):
             where = f"{base}/ports/{number}"
