@@ -66,8 +66,8 @@ PROBLEMS = {
         "expected; set the topology to switch, or cable directly."
     ),
     "other-network": (
-        "{where} hears {netdev} of {peer}, which is no fabric port, so it is plugged into another "
-        "network; cable it to another Spark or to the fabric's switch."
+        "{where} hears {netdev} of {peer}, which is not one of its fabric ports; lead this cable "
+        "to another Spark or to the fabric's switch, or correct the names of the ports."
     ),
     "unknown-mac": (
         "{where} hears {kind} that is not in this inventory{lldp}: {macs}; add that host, or take "
@@ -136,7 +136,7 @@ class _Evidence:
         segments = self._segments(torn)
         for ends in segments:
             self._check_segment(ends)
-        self._check_cages(torn.union(*segments))
+        self._check_cages({end for ends in segments for end in ends})
         return {
             "cables": [
                 self._cable(ends) for ends in segments if len({end.host for end in ends}) > 1
@@ -163,30 +163,28 @@ class _Evidence:
                 owners[mac] = None
         fabric = set(owners)
         for host in self._hosts:
-            for mac in (self._of(host, "macs") or {}).values():
-                if mac not in fabric:
+            for netdev, mac in (self._of(host, "macs") or {}).items():
+                if mac not in fabric and Port(host, netdev) not in self._facts:
                     # Virtual interfaces may have the same one on every host.
                     owners[mac] = host if owners.get(mac, host) == host else None
         return owners
 
     def _sources(self, port: Port) -> set[str]:
-        """The MACs heard on a port, without those of its own cage."""
-        found = {entry["mac"] for entry in self._facts[port].get("heard") or []}
-        if not self._of(port.host, "probed"):
-            found = {
-                entry["mac"]
-                for entry in self._of(port.host, "lldp") or []
-                if entry["netdev"] == port.netdev and entry["mac"]
-            }
-        own = {self._facts[twin].get("mac") for twin in self._twins(self._ends[port])}
-        return found - own
+        """The MACs heard on a port, its own twin's among them."""
+        if self._of(port.host, "probed"):
+            return {entry["mac"] for entry in self._facts[port].get("heard") or []}
+        return {
+            entry["mac"]
+            for entry in self._of(port.host, "lldp") or []
+            if entry["netdev"] == port.netdev and entry["mac"]
+        }
 
     def _twins(self, end: End) -> list[Port]:
         return [port for port, its_end in self._ends.items() if its_end == end]
 
     def _cages(self, port: Port) -> set[End]:
-        """The cages whose ports are heard on this one."""
-        return {self._ends[peer] for peer in self._peers[port]}
+        """The other cages whose ports are heard on this one."""
+        return {self._ends[peer] for peer in self._peers[port]} - {self._ends[port]}
 
     def _had_carrier(self, port: Port) -> bool:
         return bool(self._facts[port].get("carrier_seen"))
@@ -204,16 +202,14 @@ class _Evidence:
 
     def _segments(self, torn: set[End]) -> list[tuple[End, ...]]:
         """Cages on one wire, two or more, in the order of the hosts; without the `torn` ones."""
-        segment = {end: {end} for end in self._ends.values() if end not in torn}
-        for port, peers in self._peers.items():
-            for one, two in ((self._ends[port], self._ends[peer]) for peer in peers):
-                if not {one, two} & torn and segment[one] is not segment[two]:
-                    segment[one] |= segment[two]
-                    segment.update(dict.fromkeys(segment[two], segment[one]))
-        found = {tuple(sorted(ends, key=self._order)) for ends in segment.values()}
-        return sorted(
-            (ends for ends in found if len(ends) > 1), key=lambda ends: self._order(ends[0])
-        )
+        heard = [
+            (self._ends[port], end)
+            for port in self._facts
+            for end in self._cages(port)
+            if not torn & {self._ends[port], end}
+        ]
+        found = {tuple(sorted(ends, key=self._order)) for ends in _connected(heard)}
+        return sorted(found, key=lambda ends: self._order(ends[0]))
 
     # --- what does not add up -----------------------------------------------------------------
 
@@ -246,13 +242,19 @@ class _Evidence:
 
     def _check_twins(self) -> set[End]:
         """The cages whose twins are not on one wire: nothing follows from what they hear."""
+        wires = _connected((port, peer) for port, peers in self._peers.items() for peer in peers)
+        cages = {port: {self._ends[p] for p in wire} for wire in wires for port in wire}
         torn: set[End] = set()
         for end in dict.fromkeys(self._ends.values()):
-            ways = {port: cages for port in self._twins(end) if (cages := self._cages(port))}
+            ways = {
+                port: others
+                for port in self._twins(end)
+                if (others := {c for c in cages.get(port, ()) if c.host != end.host})
+            }
             if any(one.isdisjoint(two) for one in ways.values() for two in ways.values()):
                 torn.add(end)
                 leads = " and ".join(
-                    f"{port.netdev} leads to {self._list(cages)}" for port, cages in ways.items()
+                    f"{port.netdev} leads to {self._list(others)}" for port, others in ways.items()
                 )
                 self._say("twins-differ", end, leads=leads)
         return torn
@@ -282,7 +284,9 @@ class _Evidence:
             port
             for end in ends
             for port in self._twins(end)
-            if self._had_carrier(port) and self._of(port.host, "probed")
+            if self._had_carrier(port)
+            and self._of(port.host, "probed")
+            and self._owners.get(self._facts[port]["mac"]) == port
         ]
         for place, one in enumerate(ports):
             for two in ports[place + 1 :]:
@@ -299,8 +303,7 @@ class _Evidence:
             return "both"
         return "first" if first else "second" if second else "none"
 
-    def _check_cages(self, explained: set[End]) -> None:
-        """`explained` are the cages of which it is known, or already told, what is behind them."""
+    def _check_cages(self, together: set[End]) -> None:
         for end in dict.fromkeys(self._ends.values()):
             if self._planned is not None and end not in self._planned:
                 continue
@@ -313,8 +316,8 @@ class _Evidence:
             elif dead and self._planned is not None:
                 self._say("no-carrier", end)
             strange = self._check_strangers(end, twins)
-            silent = live and end not in explained and not strange
-            if silent and self._of(end.host, "probed"):
+            heard = end in together or any(self._cages(port) for port in twins)
+            if live and not strange and not heard and self._of(end.host, "probed"):
                 self._say("nobody-heard", end, netdev=live[0].netdev)
 
     def _check_strangers(self, end: End, twins: Sequence[Port]) -> bool:
@@ -325,7 +328,8 @@ class _Evidence:
             netdevs = sorted(name for name, mac in self._of(peer, "macs").items() if mac in others)
             self._say("other-network", end, peer=peer, netdev=netdevs[0])
         strangers = self._strangers(twins)
-        if strangers and not self._switch:
+        everybody = all(self._of(host, "ports") is not None for host in self._hosts)
+        if strangers and everybody and not self._switch:
             entries = [entry for port in twins for entry in self._facts[port].get("heard") or []]
             run = any(entry["other_runs"] for entry in entries if entry["mac"] in strangers)
             self._say(
@@ -372,3 +376,13 @@ class _Evidence:
             for port, fact in self._facts.items()
             if port.host == host
         ]
+
+
+def _connected(pairs: Iterable[tuple[Any, Any]]) -> list[set[Any]]:
+    """What hangs together by pairs, as sets."""
+    found: list[set[Any]] = []
+    for pair in pairs:
+        touched = [group for group in found if not group.isdisjoint(pair)]
+        found = [group for group in found if group not in touched]
+        found.append(set(pair).union(*touched))
+    return found
