@@ -131,6 +131,9 @@ _value:
             - C(failure), C(warning) for C(asymmetric) and C(lost-packets), which fail no link, or
               C(unknown) for C(not-measured) and C(no-result).
           type: str
+        host:
+          description: The host it is about, null where it is about both.
+          type: str
         message:
           description: What was found, what it means, and what to do.
           type: str

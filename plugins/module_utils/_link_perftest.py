@@ -21,6 +21,7 @@ _GBPS = {"Gb/sec": 1.0, "MiB/sec": 2**23 / 1e9, "MB/sec": 2**23 / 1e9}  # its MB
 _FAULT = re.compile(
     r"fail|error|unable|couldn.t|could not|cannot|did not|refused|unreach|not found"
 )
+_NO_DEVICE = re.compile(r"did not detect devices|no rdma devices were|unable to find the infini")
 _NOISE = re.compile(r"^\s*(WARNING|Conflicting CPU frequency)")
 
 
@@ -72,3 +73,8 @@ def complaint(command: Command) -> str:
     lines = [line for line in lines if line and not _NOISE.match(line)]
     faults = [line for line in lines if _FAULT.search(line.lower())]
     return next(iter(faults or lines[-1:]), f"exit status {command.rc}")
+
+
+def no_device(error: str | None) -> bool:
+    """Whether a program failed because it found no RDMA device that it could use."""
+    return bool(error and _NO_DEVICE.search(error.lower()))

@@ -37,9 +37,11 @@ PROBLEMS = {
         "{netdev} has MTU {found_mtu}, expected {mtu}: ip link set {netdev} mtu {mtu}, and set it "
         "in netplan."
     ),
+    # Many devices let 4 bytes more than their MTU pass, the size of a VLAN tag.
     "narrow-path": (
-        "frames of {mtu} bytes from {netdev} to {destination} are lost, those of {found_mtu} pass; "
-        "look for that MTU at the port of {destination} and at a switch in between."
+        "packets of {mtu} bytes from {netdev} to {destination} are lost, those of {found_mtu} "
+        "pass; look for an MTU of {found_mtu}, or 4 less, at the port of {destination} and at a "
+        "switch in between."
     ),
     "no-arp": (
         "nobody behind {netdev} has the address {destination}; is it configured there, and is this "

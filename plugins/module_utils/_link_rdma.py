@@ -28,6 +28,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_detached import Leash
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_perftest import (
     complaint,
+    no_device,
     read_result,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._rdma_sysfs import (
@@ -51,6 +52,10 @@ ERROR_COUNTERS = (
 )
 
 _NAME = "fabric-rdma-test"
+_UNUSABLE = (
+    "programs cannot use the RDMA devices in /sys/class/infiniband ({error}); look at "
+    "ls -l /dev/infiniband, and apt install ibverbs-providers"
+)
 _RPING = ("-C", "10", "-S", "8192", "-V")  # ten messages of more than one packet, validated
 _GRACE = 10.0  # seconds beyond its duration that a test may take
 _ATTEMPTS = 3  # the server's program may not listen yet
@@ -158,10 +163,17 @@ def serve(twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree) ->
     _link_detached.start(_NAME, lifetime, work)
 
 
-def collect() -> dict[str, Any] | Missing:
-    """End the servers. Returns what the ones that failed said, and the state of the HCAs."""
-    result: dict[str, Any] | Missing = _link_detached.collect(_NAME)
-    return result
+def collect() -> dict[str, Any]:
+    """End the servers.
+
+    Returns:
+        What the ones that failed said, and the HCAs; or `why` there are none.
+    """
+    result = _link_detached.collect(_NAME)
+    if isinstance(result, Missing):
+        return {"why": str(result)}
+    errors = [server["error"] for server in result["servers"] if no_device(server["error"])]
+    return {"why": _UNUSABLE.format(error=errors[0])} if errors else result
 
 
 def _spawn(argv: Sequence[str]) -> subprocess.Popen[str] | str:
@@ -199,6 +211,9 @@ def measure(
 
     When a perftest program fails on a twin, the rest of that twin's are not tried: each would take
     its full time to fail as well.
+
+    Returns:
+        Results for each twin, for all of them together, and the HCAs; or `why` there are none.
     """
     before = error_counters(twins, tree)
     results: list[dict[str, Any]] = [
@@ -214,6 +229,7 @@ def measure(
     broken: dict[int, str] = {}
     for step in steps(len(twins), settings):
         first = step[0]
+        answers: list[dict[str, Any]]
         stopped = next((broken[test.twin] for test in step if test.twin in broken), None)
         if stopped and first.kind != "rping":
             answers = [{"ok": False, "error": f"not tried, because {stopped} failed"}] * len(step)
@@ -221,6 +237,8 @@ def measure(
             argvs = [test.argv(twins[test.twin], settings, server=False) for test in step]
             with ThreadPoolExecutor(len(step)) as pool:
                 answers = list(pool.map(lambda argv: _call(argv, command), argvs))
+        if any(no_device(answer["error"]) for answer in answers):
+            return {"why": _UNUSABLE.format(error=answers[0]["error"])}
         if first.together:
             together[first.kind] = _sum(answers)
             continue

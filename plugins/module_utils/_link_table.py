@@ -11,6 +11,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._text import fold_hosts
+
 WIDTH = 110
 
 _LINK_WIDTH = 38
@@ -28,15 +30,28 @@ def render(judged: Mapping[str, Any]) -> str:
     if any(link["gbps"] is not None for link in links):
         lines += [*_matrix(judged["matrix"], hosts), ""]
     for link in links:
-        if link["problems"]:
-            lines += [_name(link["ends"]), *_problems(link["problems"]), ""]
-    return "\n".join([*lines, _count(judged)])
+        told = [problem for problem in link["problems"] if problem["severity"] != "unknown"]
+        if told:
+            lines += [_name(link["ends"]), *_problems(told), ""]
+    unknown = list(_unknown(judged["problems"], hosts))
+    return "\n".join([*lines, *unknown, *[""] * bool(unknown), _count(judged)])
 
 
 def _problems(problems: Sequence[Mapping[str, str]]) -> Iterator[str]:
     for problem in problems:
-        kind = "" if problem["severity"] == "failure" else f"{problem['severity']}: "
+        kind = "warning: " if problem["severity"] == "warning" else ""
         yield from _wrap(f"{kind}{problem['message']}", "- ")
+
+
+def _unknown(problems: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> Iterator[str]:
+    """Why there are no measurements, each reason once with all hosts it is true of."""
+    reasons: dict[str, set[str]] = {}
+    for problem in problems:
+        if problem["severity"] == "unknown":
+            reasons.setdefault(problem["message"], set()).add(problem["host"])
+    for message, its_hosts in reasons.items():
+        names = fold_hosts(host for host in hosts if host in its_hosts)
+        yield from _wrap(f"{names}: {message}", "- ")
 
 
 def _title(gate: Mapping[str, float]) -> str:

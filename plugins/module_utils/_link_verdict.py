@@ -29,8 +29,8 @@ PROBLEMS = {
         "{peer_netdev} of {peer} is {mac}: RDMA would go to the wrong function. Set "
         "net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2 on {peer}."
     ),
-    "not-measured": "not measured on {host}: {why}.",
-    "no-result": "no measurement of {host} is known; make it reachable, and run without --limit.",
+    "not-measured": "not measured: {why}.",
+    "no-result": "no measurement is known; make the host reachable, and run without --limit.",
     "rping": (
         "rping over twin {domain} of {host}: {error}. Does a firewall drop it (ufw status), or "
         "does the wrong twin answer ARP (arp_ignore, arp_announce)?"
@@ -187,7 +187,7 @@ class _Link:
         }
         self._server = self._find(rdma, self._first, ("serve", "collect"))
         self._client = self._find(rdma, self._second, ("measure",))
-        self._problems: list[dict[str, str]] = []
+        self._problems: list[dict[str, Any]] = []
         self._twins = [self._twin(place) for place in range(len(link["twins"]))]
 
     def _find(self, rdma: Results, host: str, stages: Sequence[str]) -> Mapping[str, Any]:
@@ -256,7 +256,9 @@ class _Link:
     def _say(self, code: str, **words: Any) -> None:
         severity = "warning" if code in WARNINGS else "unknown" if code in _UNKNOWN else "failure"
         message = PROBLEMS[code].format(**words)
-        self._problems.append({"code": code, "severity": severity, "message": message})
+        self._problems.append(
+            {"code": code, "severity": severity, "host": words.get("host"), "message": message}
+        )
 
     # --- ping ---------------------------------------------------------------------------------
 

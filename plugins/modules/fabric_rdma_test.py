@@ -190,10 +190,7 @@ hcas:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import (
-    Missing,
-    run_command,
-)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import run_command
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_rdma import (
     Settings,
     collect,
@@ -224,10 +221,8 @@ def run(wanted: dict[str, Any], tree: Tree) -> dict[str, Any]:
         limit = timeout(settings)
         result = measure(twins, settings, tree, lambda argv: run_command(argv, timeout=limit))
     else:
-        collected = collect()
-        why = str(collected) if isinstance(collected, Missing) else None
-        result = {} if isinstance(collected, Missing) else collected
-    return {"measured": why is None, "why": why, **result}
+        result = collect()
+    return {"measured": "why" not in result, "why": None, **result}
 
 
 def main() -> None:
