@@ -63,7 +63,10 @@ ADVICE = {
     ),
     "port-down": (_ACTIVE, "seat the cable at both ends; ip link set {netdev} up"),
     "port-not-active": (_ACTIVE, "rdma link show {hca}/{port}"),
-    "no-netdev": ("the network interface of the port", f"lsmod | grep mlx5_core; {_RUN_ON_HOST}"),
+    "no-netdev": (
+        "the network interface of the port in this namespace",
+        f"lsmod | grep mlx5_core; {_RUN_ON_HOST}",
+    ),
     "no-device-node": (
         "the character device through which programs use the HCA",
         "modprobe ib_uverbs; in a container, pass --device /dev/infiniband",
@@ -601,6 +604,14 @@ class Sysfs:
         parent = f" on {lower[0].removeprefix('lower_')}" if lower else ""
         return f" (VLAN{f' {tag[1]}' if tag else ''}{parent})"
 
+    def _elsewhere(self, netdevs: Sequence[str]) -> list[str]:
+        """Which of the netdevs are not in this network namespace, though sysfs may show them."""
+        here = self.text(os.path.join(self._beside, "proc/net/dev"))
+        if here is None:
+            return []
+        known = {line.partition(":")[0].strip() for line in here.splitlines()}
+        return [netdev for netdev in netdevs if netdev not in known]
+
     def _check(self, port: Port, uverbs: str | None) -> None:
         """Link layer, bond, state, netdev and device node."""
         facts = port.facts
@@ -617,8 +628,10 @@ class Sysfs:
             code = "port-down" if state == "DOWN" else "port-not-active"
             shown = f"state {state or 'unreadable'}, physical state {facts['physical_state']}"
             port.complain(code, shown, "state")
-        if not netdevs:
-            port.complain("no-netdev", "no network interface", "../../device/net")
+        elsewhere = self._elsewhere(netdevs)
+        if elsewhere or not netdevs:
+            found = f"{_list(elsewhere)} in another namespace" if elsewhere else "no interface"
+            port.complain("no-netdev", found, "../../device/net")
         if os.path.isdir(os.path.join(self._beside, "dev")):
             node = os.path.join(self._beside, "dev/infiniband", uverbs or "uverbs*")
             if not uverbs:

@@ -84,8 +84,9 @@ options:
   sysfs:
     description:
       - Where sysfs is mounted.
-      - Device nodes and the tags of VLANs are looked for in C(dev) and C(proc) beside it. Where
-        there is no directory C(dev) beside it, nothing is said about device nodes.
+      - Device nodes, the tags of VLANs and the interfaces of this network namespace are looked for
+        in C(dev) and C(proc) beside it. Where there is no directory C(dev) beside it, nothing is
+        said about device nodes.
     type: path
     default: /sys
 seealso:
