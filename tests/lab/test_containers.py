@@ -288,6 +288,17 @@ def test_up_again_changes_nothing(ring: LabUnderTest) -> None:
     assert ring.everywhere(boot) == before
 
 
+def test_removing_what_is_not_there_touches_no_other_lab(
+    make_lab: Callable[..., LabUnderTest],
+) -> None:
+    first = make_lab("first", "containers", "--cabling", "pair", "--bare")
+    subprocess.run(
+        [sys.executable, "-m", "lab", "--name", f"{first.name}-none", "down"], cwd=ROOT, check=True
+    )
+    assert first.reaches("spark1", first.lab.gateway)
+    first.cli("down")
+
+
 def test_up_with_other_wishes_is_refused(ring: LabUnderTest) -> None:
     said = ring.cli("up", "--hosts", "5", check=False)
     assert said.returncode == 1
