@@ -70,6 +70,9 @@ options:
         description: The PCI domain, which tells the two twins of a cage apart.
         type: int
         required: true
+      hca:
+        description: The RDMA device. Not used, so that C(devices) of a plan can be given as they are.
+        type: str
   seconds:
     description:
       - How long to listen on after O(stage=collect) has begun. Frames are sent four times a second.
@@ -250,6 +253,7 @@ def main() -> None:
                 "options": {
                     "netdev": {"type": "str", "required": True},
                     "cage": {"type": "int", "choices": [0, 1], "required": True},
+                    "hca": {"type": "str"},
                     "domain": {"type": "int", "required": True},
                 },
             },
