@@ -44,6 +44,9 @@ def write_access(lab: Lab) -> None:
     write_atomic(lab.state / "inventory.yml", json.dumps(inventory(lab), indent=2) + "\n")
     uid, gid = owner()
     os.chown(lab.state / "id_ed25519", uid, gid)
+    # Ansible names a shared connection by host and user: labs must not share a folder for them
+    (lab.state / "cp").mkdir(mode=0o700, exist_ok=True)
+    os.chown(lab.state / "cp", uid, gid)
 
 
 def inventory(lab: Lab) -> dict[str, Any]:
@@ -53,6 +56,7 @@ def inventory(lab: Lab) -> dict[str, Any]:
             "hosts": {host.name: None for host in lab.hosts},
             "vars": {
                 "ansible_ssh_common_args": f"-F {lab.state}/ssh_config",
+                "ansible_control_path_dir": f"{lab.state}/cp",
                 "spark_checkpoint_dir": "/data/checkpoint",
                 "spark_engram_dir": "/data/engram",
                 **_SCALED_DOWN,

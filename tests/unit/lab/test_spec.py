@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -139,7 +140,11 @@ def test_the_inventory_in_the_repository_is_that_of_the_default_lab() -> None:
     written = yaml.safe_load(path.read_text())["sparks"]
     made = ssh.inventory(Lab("lab", 0))["sparks"]
     assert list(written["hosts"]) == list(made["hosts"])
-    arguments = "ansible_ssh_common_args"  # there the lab's name comes from the environment
-    assert made["vars"].pop(arguments).endswith("/lab/ssh_config")
-    assert "'LAB_NAME', default='lab'" in written["vars"].pop(arguments)
+    for name, tail in [
+        ("ansible_ssh_common_args", "ssh_config"),
+        ("ansible_control_path_dir", "cp"),
+    ]:
+        assert made["vars"].pop(name).endswith(f"/lab/{tail}")
+        # in the repository the lab's name comes from the environment
+        assert re.search(rf"'LAB_NAME', default='lab'\) }}}}/{tail}$", written["vars"].pop(name))
     assert written["vars"] == made["vars"]
