@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +23,10 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._preflight_mode
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._preflight_table import (
     failures,
     render,
+)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import (
+    default_path,
+    write_whole,
 )
 
 display = Display()
@@ -92,7 +94,7 @@ class ActionModule(ActionBase):
             "rows": rows,
             "results": options["results"],
         }
-        path = options["path"] or _default_path(options["cell"])
+        path = options["path"] or default_path(f"preflight-{options['cell']}.json")
         result.update(
             changed=False,
             msg=message,
@@ -109,26 +111,10 @@ def _colour(status: str | None) -> str | None:
     return str(constants.config.get_config_value(_COLOURS[status]))
 
 
-def _default_path(cell: str) -> str:
-    """Where programs of a user keep state, whatever the working directory and the project are."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "sparkfleet", f"preflight-{cell}.json")
-
-
 def _write(path: str, report: Mapping[str, Any]) -> str | None:
-    """Write the file as a whole or not at all; that it cannot be written fails nothing."""
-    directory = os.path.dirname(os.path.abspath(path))
+    """That the file cannot be written fails nothing."""
     try:
-        os.makedirs(directory, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".preflight-", dir=directory)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(report, stream, indent=1)
-                stream.write("\n")
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
-            raise
+        write_whole(path, json.dumps(report, indent=1) + "\n")
     except OSError as error:
         display.warning(f"The preflight report is not written: {path}: {error.strerror}")
         return None
