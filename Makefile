@@ -23,7 +23,7 @@ setup: ## install what is missing on this machine, and the pinned tools into .ve
 
 demo: export LAB_NAME ?= lab
 demo: setup ## build a lab of four virtual Sparks and run the product against it
-	@$(step) 'lab up' -- python -m lab up
+	@$(step) 'lab up' -- python -m lab up --bare
 	$(step) 'site.yml on the lab' -- ansible-playbook site.yml -i inventories/lab.yml \
 		-e preflight_report_path=$(CURDIR)/.cache/demo.json
 	python -m lab summary --report .cache/demo.json
@@ -64,7 +64,7 @@ test-lab: setup ## scenarios in container labs, then molecule; leaves no lab beh
 	rm -rf .cache/molecule # where molecule remembers that it made a lab, which may be gone by now
 	MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule $(step) molecule -- molecule test --all
 
-test-vm: export LAB_NAME ?= test-vm
+test-vm: export LAB_NAME ?= vmtest
 test-vm: setup ## scenarios in the virtual-machine lab; leaves no lab behind
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'virtual-machine lab' --junit .cache/junit/vm.xml -- pytest tests/lab -m vm

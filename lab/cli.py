@@ -204,6 +204,13 @@ def gid_shift(options: argparse.Namespace) -> None:
     say(f"{options.host} {port.hca}: {faults.shift_gid(lab, lab.host(options.host), port)}")
 
 
+def snapshot(options: argparse.Namespace) -> None:
+    machines = existing(options.name).backend
+    if not isinstance(machines, Machines):
+        raise LabError("only virtual machines can be saved; containers come up in seconds")
+    (machines.snapshot if options.verb == "snapshot" else machines.restore)(options.snapshot)
+
+
 def purge(_options: argparse.Namespace) -> None:
     """Images and engine data; only without labs, since they stand on them."""
     if spec.all_labs():
@@ -285,6 +292,12 @@ def _parser() -> argparse.ArgumentParser:
             words.add_argument("--leave", type=int, default=0, metavar="MiB", help="space to leave")
     words = on_host("gid-shift", gid_shift, "move a port's IPv4 GIDs, leaving a hole")
     words.add_argument("port", help="netdev or RDMA device of the port")
+    for name, about in [
+        ("snapshot", "save memory and disks of all virtual machines"),
+        ("restore", "put all virtual machines back to a snapshot"),
+    ]:
+        words = verb(name, snapshot, about)
+        words.add_argument("snapshot", nargs="?", default="fresh", help="its name (default: fresh)")
     verb("purge", purge, "remove cached images (only without labs)")
     return parser
 

@@ -111,28 +111,26 @@ def summary_text(lab: Lab, report: Path | None) -> str:
     return "\n".join(lines)
 
 
+# From the best to the worst; a check is listed once, by what the worst host gave.
 _HEADINGS = {
     "ok": "proven on every host",
-    "fail": "FAILED",
-    "warn": "to look at",
-    "unknown": "could not be read",
+    "note": "worth knowing",
     "skip": "skipped, as asked",
+    "unknown": "could not be read",
+    "warn": "to look at",
+    "fail": "FAILED",
 }
 
 
 def _proven(rows: list[dict[str, Any]]) -> list[str]:
+    rank = {status: place for place, status in enumerate(_HEADINGS)}
     worst: dict[str, str] = {}
-    order = list(_HEADINGS)  # a check counts as proven only where every host passed it
-    rank = {status: place for place, status in enumerate(["ok", "skip", "unknown", "warn", "fail"])}
     for row in rows:
-        before = worst.get(row["check"], "ok")
-        worst[row["check"]] = max(before, row["status"], key=lambda name: rank[name])
+        check, status = row["check"], row["status"]
+        worst[check] = max(worst.get(check, "ok"), status, key=lambda name: rank[name])
     lines = []
-    for name in order:
-        checks = [check for check, status in worst.items() if status == name]
+    for status, heading in _HEADINGS.items():
+        checks = ", ".join(check for check, found in worst.items() if found == status)
         if checks:
-            label = f"{_HEADINGS[name]} ({len(checks)}): "
-            lines += textwrap.wrap(
-                ", ".join(checks), 100, initial_indent=label, subsequent_indent="  "
-            )
+            lines += textwrap.wrap(f"{heading}: {checks}", 100, subsequent_indent="  ")
     return [*lines, ""]

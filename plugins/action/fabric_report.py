@@ -46,7 +46,8 @@ class ActionModule(ActionBase):
         plan, cables, verdict = options["plan"], options["cables"], options["verdict"]
         measured = verdict["measured"] if verdict else None
         drawing = {"observed": cables["cables"], "measured": measured}
-        display.display(fabric_diagram(plan, "text", **drawing))
+        if not verdict or measured:
+            display.display(fabric_diagram(plan, "text", **drawing))
         if verdict:
             display.display(verdict["text"])
         files: list[str] = []
