@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -58,6 +59,11 @@ class Machines:
         self.network = network
 
     def prepare(self) -> None:
+        if platform.machine() != "x86_64":
+            raise LabError(
+                f"virtual machines are made for x86_64 only, this machine is {platform.machine()}; "
+                "use --backend containers"
+            )
         need_programs({_QEMU: "qemu-system-x86", "qemu-img": "qemu-utils", "zstd": "zstd"})
         image = self._image()
         missing = [host for host in self.lab.hosts if not self.running(host)]
@@ -156,10 +162,11 @@ class Machines:
         with step(f"snapshot '{name}' of {len(self.lab.hosts)} machines"):
             try:
                 _at_once(lambda host: self._save(host, aside / host.name), self.lab.hosts)
+                shutil.rmtree(target, ignore_errors=True)
+                aside.rename(target)
             finally:
+                shutil.rmtree(aside, ignore_errors=True)
                 _at_once(self._resume, self.lab.hosts)
-            shutil.rmtree(target, ignore_errors=True)
-            aside.rename(target)
 
     def restore(self, name: str) -> None:
         """Every machine as it was at the snapshot, but for the clock; cables as planned.
@@ -175,11 +182,11 @@ class Machines:
             for host in self.lab.hosts:
                 self.network.add_taps(host)
             _at_once(lambda host: self._load(host, source / host.name), self.lab.hosts)
-            ssh.wait(self.lab, self.lab.hosts, 60)
+            ssh.wait(self.lab, self.lab.hosts, self.boot_seconds / 4)
             _at_once(self._resume, self.lab.hosts)
 
     def _save(self, host: Host, target: Path) -> None:
-        done = ssh.root(self.lab, host, "systemctl stop sparklab-data", check=False)
+        done = ssh.root(self.lab, host, "umount /data", check=False)
         if done.returncode:
             raise LabError(f"{host.name}: no snapshot while /data is in use: {done.stderr.strip()}")
         with self._monitor(host) as monitor:
@@ -206,7 +213,7 @@ class Machines:
             devices = monitor.execute("qom-list", path="/machine/peripheral")
             if not any(device["name"] == _NVME["id"] for device in devices):
                 monitor.execute("device_add", **_nvme_device(host))
-        ssh.root(self.lab, host, f"{_SET_CLOCK}; systemctl start sparklab-data")
+        ssh.root(self.lab, host, f"{_SET_CLOCK}; /usr/lib/sparklab/data")
 
     def _all_running(self) -> None:
         missing = [host.name for host in self.lab.hosts if not self.running(host)]
@@ -301,8 +308,11 @@ class Machines:
             ]
         options += [
             # a node of its own outlives the device, which snapshots pull out and put back
-            ("blockdev", f"driver=file,node-name=nvme0-file,filename={folder}/nvme.raw"),
-            ("blockdev", f"driver=raw,node-name={_NVME['drive']},file=nvme0-file,discard=unmap"),
+            ("blockdev", f"driver=file,node-name=file,filename={folder}/nvme.raw,discard=unmap"),
+            (
+                "blockdev",
+                f"driver=raw,node-name={_NVME['drive']},file=file,discard=unmap,cache.no-flush=on",
+            ),
             ("device", f"pcie-root-port,id={_NVME['bus']},chassis=1,slot=1"),
         ]
         words = [word for name, value in options for word in (f"-{name}", value)]
@@ -312,8 +322,6 @@ class Machines:
         return Monitor(self.lab.folder(host) / "qmp")
 
     def _set_links(self, host: Host, states: dict[str, bool]) -> None:
-        if not states:
-            return
         with self._monitor(host) as monitor:
             for name, up in states.items():
                 monitor.execute("set_link", name=name, up=up)
@@ -339,7 +347,7 @@ def accelerated(image: Image) -> bool:
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
     version = run([_QEMU, "--version"]).stdout.splitlines()[0]
-    here = [os.uname().release, _cpu_model(), version, image.folder.name]
+    here = [os.uname().release, _cpu_model(), version]
     known = CACHE / "kvm.json"
     kept = _read_json(known)
     if kept.get("here") != here:
@@ -356,7 +364,7 @@ def _trial(image: Image) -> bool:
     argv += ["-append", "console=ttyS0 quiet panic=-1 sparklab.trial"]
     try:
         return vmimage.ALIVE in run(argv, check=False, timeout=_TRIAL_SECONDS).stdout
-    except LabError:
+    except (LabError, UnicodeDecodeError):  # silence, or noise
         return False
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from lab.network import Network
 from lab.spec import PORTS
-from lab.system import STATE
+from lab.system import STATE, LabError
 from lab.vms import Machines
 from tests.support.labs import ROOT, LabUnderTest
 from tests.support.wiring import expected_to_hear, heard
@@ -389,6 +389,17 @@ def test_a_snapshot_is_restored_with_memory_disks_and_clock(ring: LabUnderTest) 
     assert seconds < 60
     ring.everywhere(f"{NO_ARP_FLUX}; ip neigh flush all")
     rping_everywhere(ring)  # Soft-RoCE survives, and cab1 is plugged in again
+
+
+def test_no_snapshot_is_made_while_a_data_disk_is_in_use(ring: LabUnderTest) -> None:
+    backend = Machines(ring.lab, Network(ring.lab))
+    ring.root("spark2", "systemd-run --unit=user-of-data --working-directory=/data sleep 300")
+    with pytest.raises(LabError, match="spark2: no snapshot while /data is in use"):
+        backend.snapshot("two")
+    ring.root("spark2", "systemctl stop user-of-data")
+    assert set(ring.everywhere("findmnt -no SOURCE /data").values()) == {"/dev/nvme0n1"}
+    with pytest.raises(LabError, match="has no snapshot 'two'; there are: one"):
+        backend.restore("two")
 
 
 # --- the end ---
