@@ -12,7 +12,7 @@ added at the end of a ring takes over the closing cable and moves nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -55,19 +55,10 @@ class Addresses:
             part = int(self.prefix_length < 31) + end
         return IPAddress(self._first(cable, domain) + part)
 
-    def cover(self, runs: Iterable[tuple[int, int]]) -> list[str]:
-        """The fewest networks that hold both twins of cables (first, last) and nothing else."""
-        joined: list[tuple[int, int]] = []
-        for low, high in sorted(runs):
-            start = joined.pop()[0] if joined and joined[-1][1] + 1 == low else low
-            joined.append((start, high))
-        return [
-            str(network)
-            for low, high in joined
-            for network in iprange_to_cidrs(
-                IPAddress(self._first(low, 0)), IPAddress(self._first(high + 1, 0) - 1)
-            )
-        ]
+    def cover(self, first: int, last: int) -> list[str]:
+        """The fewest networks with both twins of cables with these numbers, and nothing else."""
+        low, high = self._first(first, 0), self._first(last + 1, 0) - 1
+        return [str(network) for network in iprange_to_cidrs(IPAddress(low), IPAddress(high))]
 
     def check_switch(self, ranks: int) -> Iterator[str]:
         """A subnet has room for all ranks."""

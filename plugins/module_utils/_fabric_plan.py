@@ -166,7 +166,8 @@ class _Plan:
             (1, rank + 1, rank + half + 1 - odd),
             (-1, rank + half + 1, rank + self._count - 1),
         ):
-            targets = self._addresses.cover(self._runs(start, stop))
+            runs = self._runs(start, stop)
+            targets = [network for run in runs for network in self._addresses.cover(*run)]
             if odd:
                 far = self._step(rank, way * half)
                 opposite = self._cable_to(far, way)

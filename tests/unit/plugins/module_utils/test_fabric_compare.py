@@ -48,8 +48,9 @@ def test_mistakes_are_named(case):
         (plan(3, "triangle"), lab("triangle", 3)),
         (plan(2, "pair"), lab("pair", 2)),
         (SWITCH, lab("switch", 4)),
-        # From both ends, by both twins, with the own other twin; an end alone says nothing.
+        # From both ends, by both twins, with what a host hears of itself; an end alone is nothing.
         (RING, [*RIGHT, *(cable[::-1] for cable in RIGHT), ["spark2:1", "spark2:1"], ["spark1:0"]]),
+        (RING, [*RIGHT, ["spark1:0", "spark1:1"]]),
         # A switch that is heard in pairs, with the hosts of another cell in it.
         (SWITCH, [["spark1:0", f"spark{n}:0"] for n in (2, 3, 4, 9)]),
         (SWITCH, [list(two) for two in itertools.combinations(lab("switch", 4)[0], 2)]),
@@ -110,6 +111,9 @@ def test_a_cabling_by_rule_is_recognised_as_that(order, topology, cabling, cage)
     if not done["ok"]:
         assert done["suggestion"]["cabling"] in ("rotation", "matching")
         assert done["suggestion"]["topology"] == topology
+        if order == names(len(order)):
+            assert done["suggestion"]["hosts"] == order, "the ranks stay where they may"
+            assert (done["suggestion"]["cabling"], done["suggestion"]["cage"]) == (cabling, cage)
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,13 @@ def test_hosts_that_hear_each_other_meet_in_a_point():
     assert "4 hear each other" in lines(root)
 
 
+def test_a_cable_that_somebody_else_hears_too_is_not_as_planned():
+    found = [*RING["cables"], ["spark1:0", "spark3:0"]]
+    states = dict(cables(drawn(RING, found)))
+    assert states["cable 0: spark1 cage 0 to spark2 cage 1"]
+    assert not states["cable 1: spark2 cage 0 to spark3 cage 1"]
+
+
 def test_a_cable_to_another_cell_ends_beside_the_cage():
     root = drawn(RING, [["spark1:0", "spark2:1"], ["spark2:0", "spark9:1"]])
     assert "spark2:0 to spark9:1" in lines(root)
@@ -217,7 +224,8 @@ def test_bandwidth_of_a_cable_is_the_lowest_and_at_a_switch_the_best():
         {"ends": ["spark1:0", "spark2:1"], "gbps": 190},
         {"ends": ["spark2:1", "spark1:0"], "gbps": 98.04, "ok": False},
     ]
-    assert "✗ 98.0 Gb/s" in fabric_text(Picture.of(RING, None, twice))
+    for rates in (twice, twice[::-1]):
+        assert "✗ 98.0 Gb/s" in fabric_text(Picture.of(RING, None, rates))
     text = fabric_text(Picture.of(SWITCH, None, THROUGH_SWITCH)).splitlines()
     assert [" ".join(line.split()[-3:]) for line in text if "Gb/s" in line] == [
         "✓ 188.0 Gb/s",

@@ -396,6 +396,13 @@ def test_names_that_were_found_come_before_the_usual_and_after_the_users():
         assert hcas(fabric, "spark1")[0][0] == "rocep1s0f0"
 
 
+def test_a_user_knows_better_which_device_a_port_is():
+    devices = [*found("spark1")["devices"], {"hca": "mlx5_7", "cage": None, "domain": None}]
+    host = {"name": "spark1", "ports": [{"cage": 0, "domain": 0, "hca": "mlx5_7"}]}
+    fabric = fabric_plan([host, "spark2"], "pair", devices={"spark1": devices})
+    assert hcas(fabric, "spark1")[0] == ("mlx5_7", "enp1s0f0np0")
+
+
 def test_devices_that_are_no_ports_of_the_fabric_do_no_harm():
     devices = found("spark1")["devices"]
     foreign = {"cage": None, "domain": None, "problem": {"code": "foreign-device"}}

@@ -45,11 +45,17 @@ def test_one_problem_is_a_sentence_and_several_are_a_list():
         ({"pool": "172.16.0.0/16"}, "172.16.0.11"),
         ({"pool": "172.17.0.0/16", "reserved_networks": {"Docker": []}}, "172.17.0.11"),
         ({"pool": "172.17.0.0/16", "reserved_networks": []}, "172.17.0.11"),
+        ({"nccl": "skip-tree-pat", "twins": "first"}, "10.20.0.11"),
         ({"management_networks": ["10.21.0.0/16", "fe80::/10"]}, "10.20.0.11"),
     ],
 )
 def test_accepts_what_only_looks_like_these(options, address):
     assert plan(4, **options)["fabric"]["head_address"] == address
+
+
+def test_a_triangle_may_have_any_nccl():
+    for nccl in ("stock", "switchless-cycle", "skip-tree-pat", "dual-pci-domain"):
+        plan(3, "triangle", nccl=nccl)
 
 
 def test_ends_need_no_quotes_where_hosts_have_names():
