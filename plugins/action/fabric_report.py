@@ -53,7 +53,8 @@ class ActionModule(ActionBase):
         files: list[str] = []
         if verdict and options["keep"] and not self._task.check_mode:
             path = options["path"] or default_path(f"fabric-{options['cell']}")
-            report = {"format": FORMAT, **{k: options[k] for k in ("cell", "plan", "cables", "verdict")}}
+            report = {"format": FORMAT, "cell": options["cell"], "plan": plan}
+            report |= {"cables": cables, "verdict": verdict}
             self._keep(f"{path}.json", json.dumps(report, indent=1) + "\n", files)
             try:
                 self._keep(f"{path}.svg", fabric_diagram(plan, "svg", **drawing), files)
