@@ -24,7 +24,7 @@ from lab.seed import GUEST
 from lab.system import CACHE, LabError, lock, need_programs, run, step
 
 # What a node can load; all else is left out, and these are kept unpacked: xz is slow when emulated.
-MODULES = """
+_MODULES = """
 virtio_pci virtio_blk virtio_net virtio_rng nvme ext4 xfs button evdev rtc_cmos
 rdma_rxe crc32_generic rdma_ucm rdma_cm ib_uverbs ib_umad rpcrdma nfsd nfs nfsv3 nfsv4
 overlay veth bridge br_netfilter 8021q macvlan dummy loop tun vrf vxlan bonding fuse configfs
@@ -107,8 +107,8 @@ class Image:
 
 def key() -> str:
     """Changes with everything that goes into the image but the kernel, the newest of its day."""
-    parts = [rootfs.key(), *MODULES, *_EARLY_MODULES, str(_DISK_BYTES), *_MKFS, _INIT, _COMPILE]
-    parts += [_BYTECODE.read_text(), _ansible_version()]
+    sources = [Path(__file__), _BYTECODE]
+    parts = [rootfs.key(), _ansible_version(), *(path.read_text() for path in sources)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
@@ -144,6 +144,7 @@ def _make(tarball: Path, package: Path, work: Path, image: Image) -> None:
     run(["dpkg-deb", "-x", package, debian])
     (kernel,) = (debian / "boot").glob("vmlinuz-*")
     shutil.copy(kernel, image.kernel)
+    shutil.copy(kernel, tree / "boot")  # QEMU loads its own copy; this one is for who looks
     release = kernel.name.removeprefix("vmlinuz-")
     early = _install_modules(debian / "usr/lib/modules" / release, tree, release)
     image.initrd.write_bytes(_initrd(tree, early))
@@ -175,11 +176,11 @@ def _kernel_package() -> Path:
 
 
 def _install_modules(source: Path, tree: Path, release: str) -> list[Path]:
-    """Put `MODULES` and what they need into the tree; the paths of those needed before the disk."""
+    """Put `_MODULES` and what they need into the tree; the paths of those needed before the disk."""
     target = tree / "usr/lib/modules" / release
     shutil.move(source, target)
     run(["chroot", tree, "depmod", release])
-    keep = _with_needs(tree, release, MODULES)
+    keep = _with_needs(tree, release, _MODULES)
     early = _with_needs(tree, release, _EARLY_MODULES)
     wanted = {*keep, *early}
     for path in [*target.rglob("*.ko"), *target.rglob("*.ko.xz")]:
