@@ -176,7 +176,7 @@ def _kernel_package() -> Path:
 
 
 def _install_modules(source: Path, tree: Path, release: str) -> list[Path]:
-    """Put `_MODULES` and what they need into the tree; the paths of those needed before the disk."""
+    """Put `_MODULES` and their needs into the tree; the paths of those needed before the disk."""
     target = tree / "usr/lib/modules" / release
     shutil.move(source, target)
     run(["chroot", tree, "depmod", release])
