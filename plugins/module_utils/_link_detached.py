@@ -17,6 +17,7 @@ in the kernel's abstract namespace, which goes with it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -30,7 +31,7 @@ from typing import Any
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Missing
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_ACCEPT_TIMEOUT = 5.0
+_TIMEOUT = 5.0  # for messages between processes of one machine
 
 
 class Leash:
@@ -42,6 +43,7 @@ class Leash:
     def __init__(self, listener: socket.socket, seconds: float) -> None:
         self._listener = listener
         self._caller: socket.socket | None = None
+        self.request: dict[str, Any] = {}  # what the caller wants, once there is one
         self._end = time.monotonic() + seconds
 
     def fileno(self) -> int:
@@ -57,51 +59,67 @@ class Leash:
         select.select([self._listener], [], [], self.left)
 
     def pulled(self) -> bool:
-        """Whether to end now: the time is over, or the result is called for."""
+        """Whether to end: the time is over, or the result is called for."""
         if self._caller is None and select.select([self._listener], [], [], 0)[0]:
             caller, _address = self._listener.accept()
-            if _user_of(caller) == os.geteuid():
-                self._caller = caller
-            else:
+            caller.settimeout(_TIMEOUT)
+            if _user_of(caller) != os.geteuid():
                 caller.close()
+            else:
+                self._caller = caller
+                with contextlib.suppress(OSError, ValueError):
+                    self.request = json.loads(_read(caller))
         return self._caller is not None or not self.left
 
     def answer(self, result: Any) -> None:
-        """Hand the result to whoever called."""
+        """Hand the result to whoever called; the name is free for another process then."""
+        self._listener.close()
         if self._caller is not None:
-            self._caller.settimeout(_ACCEPT_TIMEOUT)
             self._caller.sendall(json.dumps(result).encode())
             self._caller.close()
 
 
-def start(name: str, seconds: float, work: Callable[[Leash], Any]) -> None:
+def start(name: str, seconds: float, work: Callable[[Leash], Any]) -> str | None:
     """Run `work` in a process of its own that outlives this one, for at most `seconds`.
 
     `work` returns its result soon after the leash is pulled. One of the same name that still runs
     is ended first, so a task that is repeated starts afresh.
+
+    Returns:
+        Why it was not started; None when it was.
     """
     collect(name)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(_address(name))
+    try:
+        listener.bind(_address(name))
+    except OSError:
+        listener.close()
+        return f"an earlier process {name} does not end; look for it with ss -xlp"
     listener.listen()
     if os.fork():
         listener.close()
-        return
+        return None
     try:
         _run(Leash(listener, seconds), work)
     finally:
         os._exit(0)
 
 
-def collect(name: str, timeout: float = 20.0) -> Any:
-    """End the process of that name and return its result; `Missing` where there is none."""
+def collect(name: str, timeout: float = 20.0, **request: Any) -> Any:
+    """End the process of that name and return its result; `Missing` where there is none.
+
+    `request` is what the process may want to know before it ends, and `timeout` how many seconds it
+    may take for that.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(timeout)
         try:
             caller.connect(_address(name))
             if _user_of(caller) != os.geteuid():
                 return Missing(f"the process {name} belongs to another user")
-            data = b"".join(iter(lambda: caller.recv(65536), b""))
+            caller.sendall(json.dumps(request).encode())
+            caller.shutdown(socket.SHUT_WR)
+            data = _read(caller)
         except ConnectionRefusedError:
             return Missing(f"no process {name} is running: it was not started, or its time is over")
         except TimeoutError:
@@ -112,6 +130,11 @@ def collect(name: str, timeout: float = 20.0) -> Any:
         return json.loads(data)
     except ValueError:
         return Missing(f"the process {name} ended without a result")
+
+
+def _read(peer: socket.socket) -> bytes:
+    """Everything up to the end of what the other side sends."""
+    return b"".join(iter(lambda: peer.recv(65536), b""))
 
 
 def _run(leash: Leash, work: Callable[[Leash], Any]) -> None:

@@ -15,7 +15,7 @@ import errno
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _link_detached
@@ -45,6 +45,7 @@ PORTS: tuple[dict[str, Any], ...] = tuple(
 _NAME = "fabric-neighbours"
 _NET = "sys/class/net"
 _INTERVAL = 0.25
+_SPARE = 10.0  # seconds to lower the ports and to answer
 _SOURCES = 256  # per port: more are a network, not a cable
 _IFF_UP = 0x1
 
@@ -85,7 +86,7 @@ def start(
 
     def work(leash: Leash) -> dict[str, Any]:
         try:
-            heard = Ears(sockets, tag_of(run), tree).listen(leash)
+            heard = Ears(sockets, tag_of(run), tree).listen(leash, raised)
             # Read now: after this the ports that were raised are down again.
             found = [_result(port, port_state(tree, port["netdev"]), raised) for port in ports]
         finally:
@@ -97,34 +98,25 @@ def start(
             told.update(heard.get(told["netdev"], {"heard": []}))
         return {"run": run, "ports": found}
 
-    _link_detached.start(_NAME, lifetime, work)
+    why = _link_detached.start(_NAME, lifetime, work)
     for port in sockets.values():
         port.close()
-    return None
+    for netdev in raised if why else ():
+        _set_link(netdev, "down", command)
+    return why
 
 
 def collect(
-    ports: Sequence[Mapping[str, Any]],
-    run: str,
-    *,
-    seconds: float,
-    settle: float,
-    tree: Tree,
-    sleep: Callable[[float], None] = time.sleep,
+    ports: Sequence[Mapping[str, Any]], run: str, *, seconds: float, settle: float, tree: Tree
 ) -> dict[str, Any]:
-    """Listen `seconds` longer, then end the process and take what it has heard.
+    """Let the process listen `seconds` longer, then end it and take what it has heard.
 
     As every host has started by now and each listens so much longer, every two of them have heard
-    each other, however many of them Ansible reaches at a time. A port that has just been raised
-    needs a while for its carrier: it is waited for, up to `settle` seconds.
+    each other, however many of them Ansible reaches at a time. A port that was raised needs a while
+    for its carrier: it is waited for, up to `settle` seconds from then on.
     """
-    until = time.monotonic() + settle
-    while time.monotonic() < until and any(
-        port_state(tree, port["netdev"])["state"] == "no-carrier" for port in ports
-    ):
-        sleep(0.2)
-    sleep(seconds)
-    result = _link_detached.collect(_NAME)
+    timeout = seconds + settle + _SPARE
+    result = _link_detached.collect(_NAME, timeout, seconds=seconds, settle=settle)
     if not isinstance(result, Missing) and result["run"] != run:
         result = Missing("the process that listens belongs to another run")
     if isinstance(result, Missing):
@@ -148,30 +140,34 @@ class Ears:
         self._heard: dict[str, dict[str, dict[str, int]]] = {netdev: {} for netdev in sockets}
         self._carrier = dict.fromkeys(sockets, False)
 
-    def listen(self, leash: Leash) -> dict[str, dict[str, Any]]:
-        """Shout and listen until the leash is pulled.
+    def listen(self, leash: Leash, raised: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Shout and listen until the leash is pulled, and as long afterwards as is asked for.
 
         Returns:
             For each port whether it ever had a carrier, and every source it heard with the number
             of frames, of those that were probes of this run, and of those that were of another one.
         """
         netdevs = {port: netdev for netdev, port in self._sockets.items()}
-        sources: list[Any] = [leash, *netdevs]
-        shout = 0.0
-        while not leash.pulled():
+        started, shout, end = time.monotonic(), 0.0, None
+        while end is None or time.monotonic() < end:
             if time.monotonic() >= shout:
                 self._shout()
                 shout = time.monotonic() + _INTERVAL
-            wait = min(leash.left, max(0.0, shout - time.monotonic()))
-            for ready in select.select(sources, [], [], wait)[0]:
+            sources: list[Any] = [*netdevs] if leash.request else [leash, *netdevs]
+            for ready in select.select(sources, [], [], max(0.0, shout - time.monotonic()))[0]:
                 if ready is not leash:
                     self._note(netdevs[ready], ready)
+            if leash.pulled():
+                waiting = not all(self._carrier[netdev] for netdev in raised)
+                settled = started + leash.request.get("settle", 0.0)
+                if end is None or (waiting and time.monotonic() < settled):
+                    end = time.monotonic() + leash.request.get("seconds", 0.0)
         return {
             netdev: {
                 "carrier_seen": self._carrier[netdev],
-                "heard": [{"mac": mac, **count} for mac, count in sorted(sources.items())],
+                "heard": [{"mac": mac, **count} for mac, count in sorted(found.items())],
             }
-            for netdev, sources in self._heard.items()
+            for netdev, found in self._heard.items()
         }
 
     def _shout(self) -> None:

@@ -71,7 +71,8 @@ options:
         type: int
         required: true
       hca:
-        description: The RDMA device. Not used, so that C(devices) of a plan can be given as they are.
+        description:
+          - The RDMA device. Not used, so that C(devices) of a plan can be given as they are.
         type: str
   seconds:
     description:
@@ -82,13 +83,13 @@ options:
   raise_ports:
     description:
       - Raise ports that are administratively down, and lower them again when O(stage=collect) ends.
-        Without it they are reported as down. Give it in both stages.
-      - A port takes some seconds to get a carrier, so O(stage=collect) then waits up to O(settle)
-        for it.
+        Without it they are reported as down. Only O(stage=start) looks at it.
+      - A port takes some seconds to get a carrier. Where one was raised, O(stage=collect) waits for
+        it, until O(settle) is over.
     type: bool
     default: false
   settle:
-    description: Seconds to wait for a carrier on every port, with O(raise_ports).
+    description: Seconds after O(stage=start) in which ports that were raised get their carrier.
     type: float
     default: 10
   lifetime:
@@ -266,12 +267,11 @@ def main() -> None:
     )
     wanted = module.params
     tree = Tree()
-    raising = wanted["raise_ports"] and not module.check_mode
     if wanted["stage"] == "start":
         why = start(
             wanted["ports"],
             wanted["run"],
-            raise_ports=raising,
+            raise_ports=wanted["raise_ports"] and not module.check_mode,
             lifetime=wanted["lifetime"],
             tree=tree,
         )
@@ -280,7 +280,7 @@ def main() -> None:
         wanted["ports"],
         wanted["run"],
         seconds=wanted["seconds"],
-        settle=wanted["settle"] if raising else 0,
+        settle=wanted["settle"],
         tree=tree,
     )
     lldp = ask_lldpd(lambda argv: run_command(argv, timeout=5))
