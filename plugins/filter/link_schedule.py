@@ -68,8 +68,7 @@ _value:
     rounds:
       description:
         - For each round C(hosts), by name of the hosts that are part of it, with C(link), C(role)
-          (C(server) or C(client)) and O(sparkfleet.cluster.fabric_rdma_test#module:twins), without
-          the GID index, which is known on the host only.
+          (C(server) or C(client)) and O(sparkfleet.cluster.fabric_rdma_test#module:twins).
       type: list
       elements: dict
 """

@@ -11,6 +11,9 @@ them at once and they wait, the client goes through them one after the other.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -59,6 +62,7 @@ _UNUSABLE = (
 _RPING = ("-C", "10", "-S", "8192", "-V")  # ten messages of more than one packet, validated
 _GRACE = 10.0  # seconds beyond its duration that a test may take
 _ATTEMPTS = 3  # the server's program may not listen yet
+_PAUSE = 0.5
 
 
 _KINDS = ("rping", "latency", "out", "in")
@@ -138,8 +142,12 @@ def why_not(twins: Sequence[Mapping[str, Any]], tree: Tree, command: Runner) -> 
     return "; ".join(reasons) or None
 
 
-def serve(twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree) -> None:
-    """Start the server of every test, in a process that is left behind."""
+def serve(twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree) -> dict[str, Any]:
+    """Start the server of every test, in a process that is left behind.
+
+    Returns:
+        Nothing; or `why` it was not started.
+    """
     tests = [test for step in steps(len(twins), settings) for test in step]
     # Every test may take its time and its grace, in turn, on the busiest of hosts.
     lifetime = len(tests) * (settings.duration + _GRACE)
@@ -160,7 +168,8 @@ def serve(twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree) ->
             "hcas": hcas(twins, before, tree),
         }
 
-    _link_detached.start(_NAME, lifetime, work)
+    why = _link_detached.start(_NAME, lifetime, work)
+    return {"why": why} if why else {}
 
 
 def collect() -> dict[str, Any]:
@@ -185,6 +194,7 @@ def _spawn(argv: Sequence[str]) -> subprocess.Popen[str] | str:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
+            start_new_session=True,  # so that _end reaches what it may have started
         )
     except OSError as error:
         return f"{argv[0]}: {error.strerror}"
@@ -196,7 +206,8 @@ def _end(test: Test, child: subprocess.Popen[str] | str) -> dict[str, Any] | Non
         error = child
     else:
         waiting = child.poll() is None
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         out, err = child.communicate()
         if waiting or child.returncode == 0:
             return None
@@ -260,10 +271,9 @@ def timeout(settings: Settings) -> float:
 def _call(argv: Sequence[str], command: Runner) -> dict[str, Any]:
     answer = command(argv)
     for _attempt in range(_ATTEMPTS - 1):
-        refused = "connect" in answer.err + answer.out and "refused" in answer.err + answer.out
-        if not (answer.rc and refused):
+        if not (answer.rc and "refused" in answer.err + answer.out):
             break
-        time.sleep(0.5)
+        time.sleep(_PAUSE)
         answer = command(argv)
     return read_result(argv[0], answer)
 

@@ -65,12 +65,14 @@ options:
         description: The IPv4 address of the other host.
         type: str
         required: true
-      gid_index:
-        description:
-          - The slot of the GID to use on this host, as M(sparkfleet.cluster.roce_gid_info) found
-            it.
-          - Without it the connection manager C(rdma_cm) chooses the GID by O(twins[].address).
-        type: int
+  gid_indexes:
+    description:
+      - The slot of the GID to use for each RDMA device of this host, by its name, as
+        M(sparkfleet.cluster.roce_gid_info) found it.
+      - For a device without one the connection manager C(rdma_cm) chooses the GID by
+        O(twins[].address).
+    type: dict
+    default: {}
   port:
     description:
       - The first of up to twelve TCP and RDMA ports in a row. Both hosts must have the same, and a
@@ -98,11 +100,13 @@ options:
 EXAMPLES = r"""
 ---
 # part: what link_schedule says of this host in this round
+# gids: {rocep1s0f0: 3, roceP2p1s0f0: 4}, from roce_gid_info
 - name: Let the servers of this round wait
   sparkfleet.cluster.fabric_rdma_test:
     stage: serve
     link: "{{ part.link }}"
     twins: "{{ part.twins }}"
+    gid_indexes: "{{ gids }}"
   become: true
   when: part.role == 'server'
 
@@ -111,6 +115,7 @@ EXAMPLES = r"""
     stage: measure
     link: "{{ part.link }}"
     twins: "{{ part.twins }}"
+    gid_indexes: "{{ gids }}"
   become: true
   when: part.role == 'client'
   register: measured
@@ -203,7 +208,8 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._tree import Tr
 
 
 def run(wanted: dict[str, Any], tree: Tree) -> dict[str, Any]:
-    twins = wanted["twins"]
+    indexes = wanted["gid_indexes"]
+    twins = [{**twin, "gid_index": indexes.get(twin["hca"])} for twin in wanted["twins"]]
     settings = Settings(
         port=wanted["port"],
         duration=wanted["duration"],
@@ -216,7 +222,7 @@ def run(wanted: dict[str, Any], tree: Tree) -> dict[str, Any]:
     if why:
         return {"measured": False, "why": why}
     if wanted["stage"] == "serve":
-        serve(twins, settings, tree)
+        result = serve(twins, settings, tree)
     elif wanted["stage"] == "measure":
         limit = timeout(settings)
         result = measure(twins, settings, tree, lambda argv: run_command(argv, timeout=limit))
@@ -243,9 +249,9 @@ def main() -> None:
                     "hca": {"type": "str", "required": True},
                     "address": {"type": "str", "required": True},
                     "peer_address": {"type": "str", "required": True},
-                    "gid_index": {"type": "int"},
                 },
             },
+            "gid_indexes": {"type": "dict", "default": {}},
             "port": {"type": "int", "default": 18515},
             "duration": {"type": "int", "default": 3},
             "message_size": {"type": "int", "default": 65536},
@@ -255,6 +261,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     wanted = module.params
+    for hca, index in wanted["gid_indexes"].items():
+        if index is not None and not str(index).isdecimal():
+            module.fail_json(msg=f"gid_indexes: {hca} is {index!r}, expected the number of a slot")
     if module.check_mode:
         result: dict[str, Any] = {"measured": False, "why": "check mode does not load the links"}
     else:
