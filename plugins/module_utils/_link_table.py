@@ -93,24 +93,23 @@ def _twins(link: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _matrix(matrix: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> Iterator[str]:
-    """Bandwidth from each host (row) to each other one (column)."""
+    """Bandwidth from each host (row) to each other one (column), where it has room."""
     longest = max(map(len, hosts))
     width = max(longest, 8) + 2
-    heads = list(hosts)
-    names = [host.ljust(longest) for host in hosts]
+    heads, names = list(hosts), [host.ljust(longest) for host in hosts]
     if longest + width * len(hosts) > WIDTH:
+        width = 8
         heads = [str(rank) for rank in range(len(hosts))]
-        names = [
-            f"{_fit(host, 25).ljust(min(25, longest))} {rank}" for rank, host in enumerate(hosts)
-        ]
-        width = 10
+        names = [f"{_fit(host, 25).ljust(25)} {rank:2}" for rank, host in enumerate(hosts)]
+    if len(names[0]) + width * len(hosts) > WIDTH:
+        yield f"A matrix of {len(hosts)} hosts is too wide for this table."
+        return
     yield " " * len(names[0]) + "".join(head.rjust(width) for head in heads)
     for name, here in zip(names, hosts, strict=True):
         cells = []
         for there in hosts:
             cell = matrix[here].get(there)
-            mark = _MARKS[cell["verdict"]] if cell else ""
-            text = _rate(cell["gbps"]) + mark if cell else "."
+            text = _rate(cell["gbps"]) + _MARKS[cell["verdict"]] if cell else "."
             cells.append(text.rjust(width))
         yield f"{name}{''.join(cells)}"
 

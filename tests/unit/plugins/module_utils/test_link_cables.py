@@ -313,8 +313,8 @@ NO_CARRIER_2 = ("no-carrier", "spark2 cage 1 has no carrier; seat its cable at b
                 (
                     "twins-differ",
                     (
-                        "spark1 cage 0: enp1s0f0np0 leads to spark2 cage 1 and enp1s0f1np1 leads to "
-                        "spark4 cage 0, but one cable"
+                        "spark1 cage 0: enp1s0f0np0 leads to spark2 cage 1 and enp1s0f1np1 leads "
+                        "to spark4 cage 0, but one cable"
                     ),
                 ),
                 (
@@ -359,14 +359,14 @@ NO_CARRIER_2 = ("no-carrier", "spark2 cage 1 has no carrier; seat its cable at b
         (
             other_cell,
             [
-                ("unknown-mac", "spark1 cage 0 hears a Spark which another run is probing that"),
+                ("unknown-mac", "spark1 cage 0 hears a Spark which another run is"),
                 NO_CARRIER_2,
             ],
         ),
         (
             lan,
             [
-                ("other-network", "spark1 cage 0 hears enP7s7 of spark3, which is not one of its"),
+                ("other-network", "spark1 cage 0 hears enP7s7 of spark3, which is not"),
                 NO_CARRIER_2,
             ],
         ),

@@ -24,10 +24,16 @@ ONE = {
 }
 
 
+def neighbours(text: str) -> list[dict[str, Any]]:
+    found = read_neighbours(text)
+    assert not isinstance(found, Missing)
+    return found
+
+
 @pytest.mark.parametrize("name", ["lldp-json0", "lldp-json"])
 def test_captures(name: str) -> None:
     """Two ports of one cage: each hears its own twin, and both twins of the far cage."""
-    found = read_neighbours((CAPTURES / f"{name}.json").read_text(encoding="utf-8"))
+    found = neighbours((CAPTURES / f"{name}.json").read_text(encoding="utf-8"))
     assert [(entry["netdev"], entry["chassis_name"], entry["mac"]) for entry in found] == [
         ("enp1s0f0np0", "spark1", "52:54:00:03:01:11"),
         ("enp1s0f0np0", "spark2", "52:54:00:03:02:20"),
@@ -60,7 +66,7 @@ def test_captures(name: str) -> None:
     ],
 )
 def test_shapes(lldp: Any, netdevs: list[str]) -> None:
-    found = read_neighbours(json.dumps({"lldp": lldp}))
+    found = neighbours(json.dumps({"lldp": lldp}))
     assert [entry["netdev"] for entry in found] == netdevs
 
 
@@ -77,7 +83,7 @@ def test_shapes(lldp: Any, netdevs: list[str]) -> None:
 )
 def test_details(interface: Any, key: str, value: Any) -> None:
     text = json.dumps({"lldp": {"interface": {"enp1s0f0np0": interface}}})
-    (found,) = read_neighbours(text)
+    (found,) = neighbours(text)
     assert found[key] == value
 
 
