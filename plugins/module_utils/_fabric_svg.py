@@ -206,11 +206,11 @@ class _Drawing:
             self._label(spot, colour, f"cable {link.number}", link.subnets, link.rate())
 
     def _switch(self, link: Link) -> None:
-        bar = self._left, self._middle - 22, self._right - self._left, 44
+        box = self._left, self._middle - 22, self._right - self._left, 44
         centre = (self._left + self._right) / 2
         words = " · ".join(["switch", *link.subnets])
         self._cards += [
-            draw.Rectangle(*bar, rx=8, fill=_PLANNED),
+            draw.Rectangle(*box, rx=8, fill=_PLANNED),
             _text(words, centre, self._middle + 5, 13, _WHITE, font=_MONO, anchor="middle"),
         ]
         for end in link.ends:
