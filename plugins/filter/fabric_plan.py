@@ -27,7 +27,7 @@ description:
 author:
   - The sparkfleet.cluster contributors (@sparkfleet)
 requirements:
-  - netaddr >= 1.0 (Python library, on the controller)
+  - netaddr >= 1.3 (Python library, on the controller)
 positional: _input, topology
 options:
   _input:
