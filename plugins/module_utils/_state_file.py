@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 
 
-def default_path(name: str, environment: Mapping[str, str] = os.environ) -> str:
+def default_path(name: str) -> str:
     """Where programs of a user keep state, whatever the working directory and the project are."""
-    state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(state, "sparkfleet", name)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.sparkfleet.cluster.plugins.action import preflight_report
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import default_path
 from ansible_collections.sparkfleet.cluster.plugins.modules import preflight_report as documented
 
 from tests.support.playbook import ROOT
@@ -52,7 +53,7 @@ def test_reports_lie_where_programs_keep_state(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert preflight_report._default_path("a") == path
+    assert default_path("preflight-a.json") == path
 
 
 def test_a_report_is_written_as_a_whole(tmp_path: Path) -> None:

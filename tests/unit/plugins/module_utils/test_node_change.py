@@ -187,9 +187,9 @@ class Spark:
             return "\n\n".join(self._shown_unit(name) for name in units)
         if verb == "list-units":
             return "".join(f"{name} loaded active running x\n" for name in self.serving)
-        if verb in ("start", "restart"):
-            if verb == "restart" and unit == UNIT_NAME:
-                self.run([SCRIPT, "accept"])
+        if verb == "start" and unit == UNIT_NAME:
+            self.run([SCRIPT, "accept"])
+        elif verb == "start":
             self.active.add(unit)
         elif verb == "enable":
             self.enabled.add(unit)
@@ -278,9 +278,7 @@ class Spark:
         }
         self.routes = [route for route in self.routes if route["dev"] != name]
         for route in definition.get("routes", []):
-            self.routes.append(
-                {"dst": route["to"], "gateway": route["via"], "dev": name, "metric": 101}
-            )
+            self.routes.append({"dst": route["to"], "gateway": route["via"], "dev": name})
 
 
 @pytest.fixture
@@ -591,7 +589,9 @@ def test_without_confirmation_a_second_plan_goes_back_to_the_first(spark):
     done(spark, ports=[{**PORTS[0], "address": "10.100.0.21"}], routes=[])
     spark.fire()
     assert spark.state() == first
+    assert codes(reach(spark, state="confirmed")) == ["undone"]
     assert reach(spark).changed is False
+    assert is_nothing(reach(spark, state="confirmed"))  # there is what was asked for last
 
 
 def test_an_address_from_dhcp_is_not_made_permanent(spark):
