@@ -9,10 +9,10 @@ module: fabric_report
 short_description: Show how a fabric is cabled and what its links were found to do
 version_added: 0.1.0
 description:
-  - Prints the cabling as a drawing, as it was planned and as it was found, and below it the table of
-    the links, where they were tried.
-  - Keeps the same as a JSON file and a picture (SVG) on the controller. That these cannot be written
-    is a warning and fails nothing.
+  - Prints the cabling as a drawing, as it was planned and as it was found, and below it the table
+    of the links, where they were tried.
+  - Keeps the same as a JSON file and a picture (SVG) on the controller. That these cannot be
+    written is a warning and fails nothing.
   - Judges nothing. It runs on the controller alone; call it with C(run_once).
 author:
   - The sparkfleet.cluster contributors (@sparkfleet)
@@ -45,7 +45,7 @@ options:
     description: The result of P(sparkfleet.cluster.link_verdict#filter), once links were tried.
     type: dict
   keep:
-    description: Whether the files are written. Without a measurement they would replace a better one.
+    description: Whether the files are written. Give false where nothing was measured.
     type: bool
     default: true
   path:
