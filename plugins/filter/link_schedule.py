@@ -11,8 +11,9 @@ version_added: 0.1.0
 description:
   - Makes the links of a plan, the pings of each host, and the rounds in which links are measured.
   - A link is a cable, or the way through a switch between any two hosts. In a round every host is
-    part of one link at most, so that no measurement disturbs another. A ring of an even number of
-    hosts takes two rounds, an odd one three, and a switch as many as there are other hosts.
+    part of one link at most, so that no measurement disturbs another, and one of the two hosts
+    sends to the other. So a ring of an even number of hosts takes four rounds, an odd one six, and
+    a switch about twice as many as there are hosts.
 author:
   - The sparkfleet.cluster contributors (@sparkfleet)
 positional: _input

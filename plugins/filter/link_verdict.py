@@ -93,7 +93,8 @@ _value:
         - Each link with C(link), C(ends), C(hosts), C(verdict) (C(ok), C(failed) or C(not
           measured)), its bandwidth in Gb/s C(there) (from the first end to the second), C(back),
           and the lower of both as C(gbps), the higher C(latency_us) of its twins, its C(problems),
-          and C(twins) with C(domain), C(ping) and C(rping), C(latency_us), C(roce_mtu), C(there)
+          and C(twins) with C(domain), C(ping) and C(rping) (both
+          for C(there) and C(back)), C(latency_us), C(roce_mtu), C(there)
           and C(back).
       type: list
       elements: dict

@@ -21,7 +21,9 @@ _GBPS = {"Gb/sec": 1.0, "MiB/sec": 2**23 / 1e9, "MB/sec": 2**23 / 1e9}  # its MB
 _FAULT = re.compile(
     r"fail|error|unable|couldn.t|could not|cannot|did not|refused|unreach|not found"
 )
+_STATUS = re.compile(r"Failed status \d+|RDMA_CM_EVENT_\w+, error")
 _NO_DEVICE = re.compile(r"did not detect devices|no rdma devices were|unable to find the infini")
+_NOBODY = ("Couldn't connect", "EVENT_REJECTED", "refused")
 _NOISE = re.compile(r"^\s*(WARNING|Conflicting CPU frequency)")
 
 
@@ -30,13 +32,15 @@ def read_result(program: str, command: Command) -> dict[str, Any]:
 
     Returns:
         `ok` and `error` (null when ok). For a run of perftest that is ok also `mtu` (of RoCE, in
-        bytes) and `gid_index` (null with rdma_cm), and `gbps` or `typical_us` and `p99_us`.
+        bytes) and `gid_index`, and `gbps` or `typical_us` and `p99_us`.
     """
     if command.rc != 0:
         return {"ok": False, "error": complaint(command)}
     if program == "rping":
         return {"ok": True, "error": None}
     row = last_row(command.out)
+    if row.get("#iterations") == 0:  # with a duration, lost packets end it as if all were well
+        return {"ok": False, "error": f"{program} got not one message through"}
     settings = {name: int(value) for name, value in _SETTING.findall(command.out)}
     told: dict[str, Any] = {"mtu": settings.get("Mtu"), "gid_index": settings.get("GID index")}
     bandwidths = [name for name in row if name.startswith("BW average")]
@@ -69,10 +73,19 @@ def complaint(command: Command) -> str:
     """The one line worth showing of a run that failed."""
     if command.rc is None:
         return command.err
-    lines = [line.strip() for line in f"{command.err}\n{command.out}".splitlines()]
-    lines = [line for line in lines if line and not _NOISE.match(line)]
-    faults = [line for line in lines if _FAULT.search(line.lower())]
-    return next(iter(faults or lines[-1:]), f"exit status {command.rc}")
+    err, out = (
+        [line.strip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
+        for text in (command.err, command.out)
+    )
+    states = [line for line in err + out if _STATUS.search(line)]
+    faults = [line for line in err + out if _FAULT.search(line.lower())]
+    return next(iter(states or faults or err or out[-1:]), f"exit status {command.rc}")
+
+
+def not_listening(command: Command) -> bool:
+    """Whether a program found nobody who would talk to it."""
+    said = command.err + command.out
+    return bool(command.rc) and any(sign in said for sign in _NOBODY)
 
 
 def no_device(error: str | None) -> bool:

@@ -3,10 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 # This module utility is private to the sparkfleet.cluster collection.
-"""Measure one link with rping and perftest: each twin alone in both directions, then all together.
+"""Measure one direction of a link with rping and perftest: each twin alone, then all together.
 
 Both ends work through the same list of tests, each with a port of its own: the server starts all of
-them at once and they wait, the client goes through them one after the other.
+them at once and they wait, the client goes through them one after the other, and sends. (perftest
+can let the server send, with --reversed, but that fails with rdma_cm and loses the connection
+otherwise: perftest 6.24.)
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import Any
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _link_detached
@@ -32,6 +35,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_detached 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_perftest import (
     complaint,
     no_device,
+    not_listening,
     read_result,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._rdma_sysfs import (
@@ -60,12 +64,14 @@ _UNUSABLE = (
     "ls -l /dev/infiniband, and apt install ibverbs-providers"
 )
 _RPING = ("-C", "10", "-S", "8192", "-V")  # ten messages of more than one packet, validated
-_GRACE = 10.0  # seconds beyond its duration that a test may take
+# Messages on their way, for each queue pair: a hundred times what fills such a link, and few enough
+# for a slow one to deliver in time at the end.
+_DEPTH = "32"
 _ATTEMPTS = 3  # the server's program may not listen yet
 _PAUSE = 0.5
 
 
-_KINDS = ("rping", "latency", "out", "in")
+_KINDS = ("rping", "latency", "bandwidth")
 
 
 @dataclass(frozen=True)
@@ -77,13 +83,14 @@ class Settings:
     message_size: int
     queue_pairs: int
     latency_iterations: int
+    grace: float  # seconds that a program may take beyond its duration
 
 
 @dataclass(frozen=True)
 class Test:
     """One run of one program at both ends of one twin."""
 
-    kind: str  # rping, latency, out or in, as the client sees it
+    kind: str  # rping, latency or bandwidth
     twin: int
     together: bool  # with the other twins at the same time
     port: int
@@ -96,16 +103,12 @@ class Test:
             way = ["-a", twin["peer_address"], "-I", twin["address"]]
             return ["rping", "-c", *way, "-p", str(self.port), *_RPING]
         argv = ["ib_write_lat" if self.kind == "latency" else "ib_write_bw", "-F"]
-        argv += ["-d", twin["hca"], "-p", str(self.port)]
-        # Without an index, rdma_cm chooses the GID by the address.
-        index = twin.get("gid_index")
-        argv += ["-R"] if index is None else ["-x", str(index)]
+        argv += ["-d", twin["hca"], "-p", str(self.port), "-x", str(twin["gid_index"])]
         if self.kind == "latency":
             argv += ["-s", "2", "-n", str(settings.latency_iterations)]
         else:
             argv += ["-s", str(settings.message_size), "-q", str(settings.queue_pairs)]
-            argv += ["-D", str(settings.duration), "--report_gbits"]
-            argv += ["--reversed"] if self.kind == "in" else []
+            argv += ["-t", _DEPTH, "-D", str(settings.duration), "--report_gbits"]
         return argv if server else [*argv, twin["peer_address"]]
 
 
@@ -113,7 +116,7 @@ def steps(twins: int, settings: Settings) -> list[list[Test]]:
     """All tests of a link, each step at the same time."""
     kinds = [[(kind, twin, False)] for twin in range(twins) for kind in _KINDS]
     if twins > 1:
-        kinds += [[(kind, twin, True) for twin in range(twins)] for kind in ("out", "in")]
+        kinds.append([("bandwidth", twin, True) for twin in range(twins)])
     port = settings.port
     found: list[list[Test]] = []
     for step in kinds:
@@ -122,20 +125,43 @@ def steps(twins: int, settings: Settings) -> list[list[Test]]:
     return found
 
 
+def with_gids(twins: Sequence[Mapping[str, Any]], tree: Tree) -> list[dict[str, Any]]:
+    """The twins with `gid_index`: the slot in which the RoCE v2 GID of the own address is now.
+
+    None where there is none. rdma_cm would find it as well, but NCCL uses no rdma_cm.
+    """
+    return [{**twin, "gid_index": _gid_index(tree, twin["hca"], twin["address"])} for twin in twins]
+
+
+def _gid_index(tree: Tree, hca: str, address: str) -> int | None:
+    port = f"{INFINIBAND}/{hca}/ports/1"
+    gid = IPv6Address(f"::ffff:{address}").packed.hex(":", 2)
+    slots = tree.names(f"{port}/gids")
+    for slot in [] if isinstance(slots, Missing) else sorted(map(int, slots)):
+        ours = tree.text(f"{port}/gids/{slot}").lower() == gid
+        if ours and tree.text(f"{port}/gid_attrs/types/{slot}").lower() == "roce v2":
+            return slot
+    return None
+
+
 def why_not(twins: Sequence[Mapping[str, Any]], tree: Tree, command: Runner) -> str | None:
-    """Why nothing can be measured on this host; None where it can."""
+    """Why nothing can be measured on this host; None where it can. `twins` are those with GIDs."""
     devices = rdma_devices(tree)
     if isinstance(devices, Missing):
         return "this host has no RDMA stack; on a Spark: modprobe mlx5_ib, and look at dmesg"
     known = {device["name"]: device for device in devices}
     reasons: list[str] = []
-    for hca in (twin["hca"] for twin in twins):
+    for twin in twins:
+        hca = twin["hca"]
         if hca not in known:
             reasons.append(f"there is no RDMA device {hca}; rdma link shows what there is")
         elif not known[hca]["uverbs_present"]:
             node = known[hca]["uverbs"]
             missing = f"/dev/infiniband/{node}" if node else "device node in /dev/infiniband"
             reasons.append(f"{hca} has no {missing}, so no program can use it; modprobe ib_uverbs")
+        elif twin["gid_index"] is None:
+            wanted = f"{hca} has no RoCE v2 GID of {twin['address']}"
+            reasons.append(f"{wanted}; roce_gid_info and ip -br addr tell more")
     for program, package in PROGRAMS.items():
         if not reasons and command([program, "--version"]).rc == NOT_FOUND:
             reasons.append(f"{program} is not installed; apt install {package}")
@@ -150,7 +176,7 @@ def serve(twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree) ->
     """
     tests = [test for step in steps(len(twins), settings) for test in step]
     # Every test may take its time and its grace, in turn, on the busiest of hosts.
-    lifetime = len(tests) * (settings.duration + _GRACE)
+    lifetime = len(tests) * timeout(settings)
 
     def work(leash: Leash) -> dict[str, Any]:
         before = error_counters(twins, tree)
@@ -228,15 +254,10 @@ def measure(
     """
     before = error_counters(twins, tree)
     results: list[dict[str, Any]] = [
-        {
-            "domain": twin["domain"],
-            "hca": twin["hca"],
-            "gid_index": twin.get("gid_index"),
-            **dict.fromkeys(_KINDS),
-        }
+        {**{key: twin[key] for key in ("domain", "hca", "gid_index")}, **dict.fromkeys(_KINDS)}
         for twin in twins
     ]
-    together: dict[str, Any] = {"out": None, "in": None}
+    together: dict[str, Any] | None = None
     broken: dict[int, str] = {}
     for step in steps(len(twins), settings):
         first = step[0]
@@ -251,27 +272,23 @@ def measure(
         if any(no_device(answer["error"]) for answer in answers):
             return {"why": _UNUSABLE.format(error=answers[0]["error"])}
         if first.together:
-            together[first.kind] = _sum(answers)
+            together = _sum(answers)
             continue
         results[first.twin][first.kind] = answers[0]
         if not answers[0]["ok"] and first.kind != "rping":
             broken.setdefault(first.twin, first.kind)
-    return {
-        "twins": results,
-        "both": together if len(twins) > 1 else None,
-        "hcas": hcas(twins, before, tree),
-    }
+    return {"twins": results, "together": together, "hcas": hcas(twins, before, tree)}
 
 
 def timeout(settings: Settings) -> float:
     """Seconds after which a program counts as failed."""
-    return settings.duration + _GRACE
+    return settings.duration + settings.grace
 
 
 def _call(argv: Sequence[str], command: Runner) -> dict[str, Any]:
     answer = command(argv)
     for _attempt in range(_ATTEMPTS - 1):
-        if not (answer.rc and "refused" in answer.err + answer.out):
+        if not not_listening(answer):
             break
         time.sleep(_PAUSE)
         answer = command(argv)

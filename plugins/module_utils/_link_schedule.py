@@ -29,8 +29,9 @@ def link_schedule(plan: Mapping[str, Any]) -> dict[str, Any]:
         "links": links,
         "pings": _pings(plan, links),
         "rounds": [
-            {"hosts": dict(part for number in places for part in _parts(links[number]))}
+            {"hosts": dict(part for number in places for part in _parts(links[number], client))}
             for places in rounds(pairs)
+            for client in (1, 0)
         ],
     }
 
@@ -127,9 +128,9 @@ def _pings(
     return checks
 
 
-def _parts(link: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """What the two hosts of a link do: the first serves, the second measures."""
-    for own, role in enumerate(("server", "client")):
+def _parts(link: Mapping[str, Any], client: int) -> Iterable[tuple[str, dict[str, Any]]]:
+    """What the two hosts of a link do: one serves, the other measures what it can send."""
+    for own, host in enumerate(link["hosts"]):
         twins = [
             {
                 "domain": twin["domain"],
@@ -139,4 +140,5 @@ def _parts(link: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
             }
             for twin in link["twins"]
         ]
-        yield link["hosts"][own], {"link": link["link"], "role": role, "twins": twins}
+        role = "client" if own == client else "server"
+        yield host, {"link": link["link"], "role": role, "twins": twins}

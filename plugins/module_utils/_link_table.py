@@ -83,11 +83,14 @@ def _links(links: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _twins(link: Mapping[str, Any]) -> Iterator[list[str]]:
     for twin in link["twins"]:
-        ping = "/".join(_word(twin["ping"][way]) for way in ("there", "back"))
-        latency = f"{twin['latency_us']:.2f} us" if twin["latency_us"] is not None else "-"
+        ping, rping = (
+            "/".join(_word(twin[kind][way]) for way in ("there", "back"))
+            for kind in ("ping", "rping")
+        )
+        latency = "-" if twin["latency_us"] is None else f"{_short(twin['latency_us'])} us"
         rates = [_rate(twin[way]) for way in ("there", "back")]
         mtu = str(twin["roce_mtu"] or "-")
-        yield [str(twin["domain"]), ping, _word(twin["rping"]), latency, mtu, *rates]
+        yield [str(twin["domain"]), ping, rping, latency, mtu, *rates]
     if len(link["twins"]) > 1:
         yield ["both", "", "", "", "", _rate(link["there"]), _rate(link["back"])]
 
@@ -136,7 +139,11 @@ def _word(value: bool | None) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+    return "-" if value is None else f"{value:.1f}" if value >= 10 else _short(value)
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def _wrap(text: str, margin: str) -> list[str]:

@@ -11,6 +11,7 @@ lanes and a RoCE MTU of 1024 look exactly like that. The numbers tell them apart
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,11 +33,11 @@ PROBLEMS = {
     "not-measured": "not measured: {why}.",
     "no-result": "no measurement is known; make the host reachable, and run without --limit.",
     "rping": (
-        "rping over twin {domain} of {host}: {error}. Does a firewall drop it (ufw status), or "
-        "does the wrong twin answer ARP (arp_ignore, arp_announce)?"
+        "rping {way} over twin {domain}: {error}. Does a firewall drop it (ufw status), or does "
+        "the wrong twin answer ARP (arp_ignore, arp_announce)?"
     ),
-    "perftest": "{kind} over twin {domain} of {host}: {error}.{hint}",
-    "perftest-together": "bandwidth of all twins together, {way}: {error}.{hint}",
+    "perftest": "{kind} {way} over twin {domain}: {error}.{hint}",
+    "perftest-together": "bandwidth {way} over all twins together: {error}.{hint}",
     "roce-mtu": (
         "twin {domain} runs at a RoCE MTU of {mtu}, expected {wanted}; it follows from the lower "
         "MTU of the two netdevs, and 1500 gives 1024: ip link set DEV mtu {netdev_mtu}, at both "
@@ -80,8 +81,8 @@ _HINTS = {
     "errno 61": " The slot of the GID table is empty: run roce_gid_info again.",
     "No data available": " The slot of the GID table is empty: run roce_gid_info again.",
     "did not answer": " Something drops packets: a firewall, or the wrong twin answers ARP.",
+    "not one message": " Something drops packets: a firewall, or the wrong twin answers ARP.",
 }
-_KINDS = {"latency": "latency", "in": "bandwidth {there}", "out": "bandwidth {back}"}
 
 _ROCE_MTUS = (4096, 2048, 1024, 512, 256)
 _ROCE_HEADERS = 58  # of IPv4, UDP, transport and checksum, at most
@@ -163,10 +164,7 @@ def _matrix(links: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> dict[st
 
 
 class _Link:
-    """One link. `there` is from its first host to its second, `back` the other way.
-
-    The second host measured, so what it sends out is `back`.
-    """
+    """One link. `there` is from its first host to its second, `back` the other way."""
 
     def __init__(
         self,
@@ -180,13 +178,13 @@ class _Link:
         self._pings = pings
         self._macs = macs
         self._gate = gate
-        self._first, self._second = link["hosts"]
-        self._ways = {
-            "there": f"from {self._first} to {self._second}",
-            "back": f"from {self._second} to {self._first}",
-        }
-        self._server = self._find(rdma, self._first, ("serve", "collect"))
-        self._client = self._find(rdma, self._second, ("measure",))
+        first, second = link["hosts"]
+        self._directions = {"there": (first, second), "back": (second, first)}
+        self._ways = {way: f"from {one} to {two}" for way, (one, two) in self._directions.items()}
+        self._clients, self._servers = (
+            {host: self._find(rdma, host, stages) for host in link["hosts"]}
+            for stages in (("measure",), ("serve", "collect"))
+        )
         self._problems: list[dict[str, Any]] = []
         self._twins = [self._twin(place) for place in range(len(link["twins"]))]
 
@@ -199,31 +197,36 @@ class _Link:
         ]
         return found[-1] if found else {}
 
+    def _measured(self, way: str, place: int) -> Mapping[str, Any]:
+        """What the host that sends measured of one twin; empty where it did not."""
+        twins = self._clients[self._directions[way][0]].get("twins")
+        return twins[place] if twins else {}
+
     def _twin(self, place: int) -> dict[str, Any]:
         """What was measured of one twin; null where nothing was."""
-        twins = self._client.get("twins")
-        told: Mapping[str, Any] = twins[place] if twins else {}
-        latency, there, back = (told.get(kind) or {} for kind in ("latency", "in", "out"))
-        mtus = [part["mtu"] for part in (latency, there, back) if part.get("mtu")]
+        told = {way: self._measured(way, place) for way in self._ways}
+        parts = [
+            each.get(kind) or {} for each in told.values() for kind in ("latency", "bandwidth")
+        ]
+        rpings = {way: (each.get("rping") or {}).get("ok") for way, each in told.items()}
+        rates = {way: (each.get("bandwidth") or {}).get("gbps") for way, each in told.items()}
         return {
             "domain": self._link["twins"][place]["domain"],
             "ping": {},
-            "rping": (told.get("rping") or {}).get("ok"),
-            "latency_us": latency.get("typical_us"),
-            "roce_mtu": min(mtus, default=None),
-            "there": there.get("gbps"),
-            "back": back.get("gbps"),
+            "rping": rpings,
+            "latency_us": max(_known(part.get("typical_us") for part in parts), default=None),
+            "roce_mtu": min(_known(part.get("mtu") for part in parts), default=None),
+            **rates,
         }
 
     def _totals(self) -> dict[str, Any]:
         """The bandwidth of the whole link in each direction."""
         if len(self._twins) == 1:
             return {way: self._twins[0][way] for way in self._ways}
-        both = self._client.get("both") or {}
-        return {
-            way: (both.get(kind) or {}).get("gbps")
-            for way, kind in (("there", "in"), ("back", "out"))
-        }
+        return {way: self._together(way).get("gbps") for way in self._ways}
+
+    def _together(self, way: str) -> Mapping[str, Any]:
+        return self._clients[self._directions[way][0]].get("together") or {}
 
     def result(self) -> dict[str, Any]:
         for place, twin in enumerate(self._twins):
@@ -239,8 +242,7 @@ class _Link:
         codes = {problem["code"] for problem in self._problems}
         failed = codes.difference(WARNINGS, _UNKNOWN)
         total = self._totals()
-        rates = [rate for rate in total.values() if rate is not None]
-        latencies = [twin["latency_us"] for twin in self._twins if twin["latency_us"] is not None]
+        rates = _known(total.values())
         return {
             "link": self._link["link"],
             "ends": list(self._link["ends"]),
@@ -248,7 +250,7 @@ class _Link:
             "verdict": "failed" if failed else "not measured" if codes & set(_UNKNOWN) else "ok",
             **total,
             "gbps": min(rates) if len(rates) == len(total) else None,
-            "latency_us": max(latencies, default=None),
+            "latency_us": max(_known(twin["latency_us"] for twin in self._twins), default=None),
             "twins": self._twins,
             "problems": self._problems,
         }
@@ -287,61 +289,71 @@ class _Link:
     # --- RDMA ---------------------------------------------------------------------------------
 
     def _was_measured(self) -> bool:
-        told = {self._first: self._server, self._second: self._client}
-        for host, result in told.items():
-            if not result:
+        results = [
+            (host, each[host])
+            for host in self._link["hosts"]
+            for each in (self._clients, self._servers)
+        ]
+        for host in self._link["hosts"]:
+            told = [result for its_host, result in results if its_host == host]
+            why = next((r["why"] for r in told if r and not r["measured"]), None)
+            if why:
+                self._say("not-measured", host=host, why=why)
+            elif not all(told):
                 self._say("no-result", host=host)
-            elif not result["measured"]:
-                self._say("not-measured", host=host, why=result["why"])
-        return all(result.get("measured") for result in told.values())
+        return all(result.get("measured") for _host, result in results)
 
     def _check_programs(self) -> None:
         """Programs that failed; what was not tried because of them needs no words."""
-        for place, twin in enumerate(self._client["twins"]):
-            for kind in ("rping", "latency", "in", "out"):
-                words = self._failure(twin[kind], kind, place)
-                if words:
-                    named = _KINDS.get(kind, "").format(**self._ways)
-                    code = "rping" if kind == "rping" else "perftest"
-                    self._say(code, kind=named, domain=twin["domain"], host=self._second, **words)
-        together = self._client["both"] or {}
-        for way, kind in (("there", "in"), ("back", "out")):
-            words = self._failure(together.get(kind), kind, None)
-            if words:
-                self._say("perftest-together", way=self._ways[way], **words)
+        for way, text in self._ways.items():
+            for place, twin in enumerate(self._twins):
+                words = {"way": text, "domain": twin["domain"]}
+                for kind in ("rping", "latency", "bandwidth"):
+                    failure = self._failure(self._measured(way, place)[kind], way, kind, place)
+                    if failure:
+                        code = "rping" if kind == "rping" else "perftest"
+                        self._say(code, kind=kind, **failure, **words)
+            failure = self._failure(self._together(way), way, "bandwidth", None)
+            if failure:
+                self._say("perftest-together", way=text, **failure)
 
     def _failure(
-        self, told: Mapping[str, Any] | None, kind: str, place: int | None
+        self, told: Mapping[str, Any], way: str, kind: str, place: int | None
     ) -> dict[str, str]:
         """What both ends said of a program that failed; empty where it did not."""
         if not told or told["ok"] or told["error"].startswith("not tried"):
             return {}
+        server = self._directions[way][1]
         served = [
-            f" ({self._first}: {server['error']})"
-            for server in self._server.get("servers") or ()
-            if server["kind"] == kind
-            and server["together"] == (place is None)
-            and server["twin"] == (place or 0)
+            f" ({server}: {failed['error']})"
+            for failed in self._servers[server].get("servers") or ()
+            if failed["kind"] == kind
+            and failed["together"] == (place is None)
+            and failed["twin"] == (place or 0)
         ]
         error = told["error"] + "".join(served)
         return {"error": error, "hint": _hint(error)}
 
     def _hcas(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for host, result in ((self._first, self._server), (self._second, self._client)):
-            for hca in result.get("hcas") or ():
-                yield host, hca
+        """The HCAs at both ends, each as its host sent and as it received."""
+        for each in (self._clients, self._servers):
+            for host, result in each.items():
+                for hca in result.get("hcas") or ():
+                    yield host, hca
 
-    def _narrow(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _narrow(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """HCAs whose PCIe link is not what it should be, as far as it is known."""
+        found: dict[tuple[str, str], Mapping[str, Any]] = {}
         for host, hca in self._hcas():
             width, speed = hca["pcie_width"], hca["pcie_speed"]
             if width and speed and (width < _PCIE_WIDTH or speed < _PCIE_SPEED):
-                yield host, hca
+                found[host, hca["name"]] = hca
+        return found
 
     def _check_pcie(self) -> None:
-        for host, hca in self._narrow():
+        for (host, name), hca in self._narrow().items():
             words = {"width": hca["pcie_width"], "speed": hca["pcie_speed"]}
-            self._say("pcie-link", host=host, hca=hca["name"], **words)
+            self._say("pcie-link", host=host, hca=name, **words)
 
     def _check_twin(self, twin: Mapping[str, Any]) -> None:
         domain = twin["domain"]
@@ -367,7 +379,7 @@ class _Link:
         if gate > _THROTTLED[1] and _between(rate, _THROTTLED):
             return "throttled"
         if gate > _TWIN_GBPS * _HALF[1] and _between(rate / _TWIN_GBPS, _HALF):
-            return "pcie-link" if any(self._narrow()) else "half-rate"
+            return "pcie-link" if self._narrow() else "half-rate"
         return "below-gate"
 
     def _rates(self, measured: Mapping[str, Any], ways: Sequence[str]) -> dict[str, Any]:
@@ -409,15 +421,22 @@ class _Link:
             self._say("latency", gate=gate, **words)
 
     def _check_counters(self) -> None:
+        lost: dict[tuple[str, str], Counter[str]] = {}
         for host, hca in self._hcas():
-            if hca["errors"]:
-                counters = ", ".join(f"{name} {count}" for name, count in hca["errors"].items())
-                self._say("lost-packets", host=host, hca=hca["name"], counters=counters)
+            lost.setdefault((host, hca["name"]), Counter()).update(hca["errors"] or {})
+        for (host, name), counted in lost.items():
+            counters = ", ".join(f"{counter} {count}" for counter, count in counted.items())
+            if counters:
+                self._say("lost-packets", host=host, hca=name, counters=counters)
 
     def _cleanly(self) -> str:
         """That no packets were lost, where it is known of every HCA."""
         errors = [hca["errors"] for _host, hca in self._hcas()]
         return " without a lost packet" if errors and all(e == {} for e in errors) else ""
+
+
+def _known(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
 
 
 def _between(value: float, limits: tuple[float, float]) -> bool:

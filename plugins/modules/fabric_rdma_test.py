@@ -6,17 +6,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: fabric_rdma_test
-short_description: Measure one link of the fabric with RDMA
+short_description: Measure one direction of a link of the fabric with RDMA
 version_added: 0.1.0
 description:
-  - Runs C(rping), C(ib_write_lat) and C(ib_write_bw) over one link, on each twin alone and in each
-    direction, then C(ib_write_bw) on all twins together, and returns what they measured.
+  - Runs C(rping), C(ib_write_lat) and C(ib_write_bw) from one host to another over one link, on
+    each twin alone, then C(ib_write_bw) on all twins together, and returns what they measured.
   - Takes three tasks, and no more forks than one. With O(stage=serve) the server leaves its
-    programs behind, waiting. With O(stage=measure) the client goes through the tests and returns
-    the results. With O(stage=collect) the server ends what is left and returns what failed there.
+    programs behind, waiting. With O(stage=measure) the client goes through the tests, sends, and
+    returns the results. With O(stage=collect) the server ends what is left and returns what failed
+    there. For the other direction, the hosts do the same the other way round.
+  - The GID of each twin is the RoCE v2 one of its address, in whatever slot it is now.
   - A host can be part of one link at a time. P(sparkfleet.cluster.link_schedule#filter) puts the
     links of a plan into rounds, and P(sparkfleet.cluster.link_verdict#filter) judges the results.
-  - Bounded in time, by O(duration) plus ten seconds for each program, and in memory, by
+  - Bounded in time, by O(duration) plus O(grace) for each program, and in memory, by
     O(message_size) times O(queue_pairs) for each twin. Takes bandwidth from whatever else uses the
     link, so it is not for a cell that serves.
   - Where there are no RDMA devices, or programs cannot use them, RV(measured) is false with the
@@ -65,17 +67,9 @@ options:
         description: The IPv4 address of the other host.
         type: str
         required: true
-  gid_indexes:
-    description:
-      - The slot of the GID to use for each RDMA device of this host, by its name, as
-        M(sparkfleet.cluster.roce_gid_info) found it.
-      - For a device without one the connection manager C(rdma_cm) chooses the GID by
-        O(twins[].address).
-    type: dict
-    default: {}
   port:
     description:
-      - The first of up to twelve TCP and RDMA ports in a row. Both hosts must have the same, and a
+      - The first of up to eight TCP and RDMA ports in a row. Both hosts must have the same, and a
         firewall must let them pass.
     type: int
     default: 18515
@@ -95,18 +89,21 @@ options:
     description: How many times latency is measured.
     type: int
     default: 1000
+  grace:
+    description:
+      - How long a program may take beyond its O(duration), in seconds. Emulated machines need more.
+    type: float
+    default: 10
 """
 
 EXAMPLES = r"""
 ---
 # part: what link_schedule says of this host in this round
-# gids: {rocep1s0f0: 3, roceP2p1s0f0: 4}, from roce_gid_info
 - name: Let the servers of this round wait
   sparkfleet.cluster.fabric_rdma_test:
     stage: serve
     link: "{{ part.link }}"
     twins: "{{ part.twins }}"
-    gid_indexes: "{{ gids }}"
   become: true
   when: part.role == 'server'
 
@@ -115,7 +112,6 @@ EXAMPLES = r"""
     stage: measure
     link: "{{ part.link }}"
     twins: "{{ part.twins }}"
-    gid_indexes: "{{ gids }}"
   become: true
   when: part.role == 'client'
   register: measured
@@ -150,7 +146,7 @@ why:
 twins:
   description:
     - One entry for each twin, with C(domain), C(hca), C(gid_index), and the results C(rping),
-      C(latency), C(out) (from this host to the other) and C(in). A result has C(ok) and C(error).
+      C(latency) and C(bandwidth). A result has C(ok) and C(error).
   returned: O(stage=measure)
   type: list
   elements: dict
@@ -160,17 +156,14 @@ twins:
       gid_index: 3
       rping: {ok: true, error: null}
       latency: {ok: true, error: null, typical_us: 1.48, p99_us: 1.57, mtu: 4096, gid_index: 3}
-      out: {ok: true, error: null, gbps: 111.71, mtu: 4096, gid_index: 3}
-      in: {ok: true, error: null, gbps: 111.62, mtu: 4096, gid_index: 3}
-both:
+      bandwidth: {ok: true, error: null, gbps: 111.71, mtu: 4096, gid_index: 3}
+together:
   description:
-    - The same for all twins together, C(out) and C(in), with the sum in C(gbps) and the parts in
-      C(each). Null for a single twin.
+    - The bandwidth of all twins together, with the sum in C(gbps) and the parts in C(each). Null
+      for a single twin.
   returned: O(stage=measure)
   type: dict
-  sample:
-    out: {ok: true, error: null, gbps: 196.03, each: [98.02, 98.01]}
-    in: {ok: true, error: null, gbps: 195.84, each: [97.92, 97.92]}
+  sample: {ok: true, error: null, gbps: 196.03, each: [98.02, 98.01]}
 servers:
   description: What failed at the server, with C(kind), C(twin), C(together) and C(error).
   returned: O(stage=collect)
@@ -203,19 +196,20 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_rdma impo
     serve,
     timeout,
     why_not,
+    with_gids,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._tree import Tree
 
 
 def run(wanted: dict[str, Any], tree: Tree) -> dict[str, Any]:
-    indexes = wanted["gid_indexes"]
-    twins = [{**twin, "gid_index": indexes.get(twin["hca"])} for twin in wanted["twins"]]
+    twins = with_gids(wanted["twins"], tree)
     settings = Settings(
         port=wanted["port"],
         duration=wanted["duration"],
         message_size=wanted["message_size"],
         queue_pairs=wanted["queue_pairs"],
         latency_iterations=wanted["latency_iterations"],
+        grace=wanted["grace"],
     )
     why = why_not(twins, tree, run_command)
     result: dict[str, Any] = {}
@@ -251,19 +245,16 @@ def main() -> None:
                     "peer_address": {"type": "str", "required": True},
                 },
             },
-            "gid_indexes": {"type": "dict", "default": {}},
             "port": {"type": "int", "default": 18515},
             "duration": {"type": "int", "default": 3},
             "message_size": {"type": "int", "default": 65536},
             "queue_pairs": {"type": "int", "default": 4},
             "latency_iterations": {"type": "int", "default": 1000},
+            "grace": {"type": "float", "default": 10.0},
         },
         supports_check_mode=True,
     )
     wanted = module.params
-    for hca, index in wanted["gid_indexes"].items():
-        if index is not None and not str(index).isdecimal():
-            module.fail_json(msg=f"gid_indexes: {hca} is {index!r}, expected the number of a slot")
     if module.check_mode:
         result: dict[str, Any] = {"measured": False, "why": "check mode does not load the links"}
     else:

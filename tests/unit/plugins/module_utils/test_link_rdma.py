@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,19 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_rdma impo
     steps,
     timeout,
     why_not,
+    with_gids,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._tree import Tree
 
 from tests.unit.sysfs import build, fixture
 
 SETTINGS = Settings(
-    port=18515, duration=3, message_size=65536, queue_pairs=4, latency_iterations=1000
+    port=18515,
+    duration=3,
+    message_size=65536,
+    queue_pairs=4,
+    latency_iterations=1000,
+    grace=10,
 )
 TWINS: list[dict[str, Any]] = [
     {
@@ -44,7 +51,7 @@ TWINS: list[dict[str, Any]] = [
         "hca": "roceP2p1s0f0",
         "address": "10.20.1.11",
         "peer_address": "10.20.1.12",
-        "gid_index": None,
+        "gid_index": 4,
     },
 ]
 BANDWIDTH = """\
@@ -58,6 +65,7 @@ LATENCY = """\
  #bytes #iterations  t_min[usec]  t_max[usec]  t_typical[usec]  t_avg[usec]  99% percentile[usec]
  2       1000          1.42           1.93         1.47               1.47           1.57
 """
+GIDS = "sys/class/infiniband/{}/ports/1/gid_table"
 Answer = Callable[[Sequence[str]], Command]
 
 
@@ -70,7 +78,7 @@ def spark(tmp_path: Path) -> Tree:
 def answer(argv: Sequence[str]) -> Command:
     """Every program succeeds."""
     if argv[0] == "ib_write_bw":
-        return Command(0, BANDWIDTH.format(gbps="98.02" if int(argv[5]) > 18522 else "111.71"), "")
+        return Command(0, BANDWIDTH.format(gbps="98.02" if int(argv[5]) > 18520 else "111.71"), "")
     return Command(0, LATENCY if argv[0] == "ib_write_lat" else "", "")
 
 
@@ -83,17 +91,14 @@ def test_steps_have_ports_of_their_own() -> None:
     assert [[(test.kind, test.twin) for test in step] for step in tests] == [
         [("rping", 0)],
         [("latency", 0)],
-        [("out", 0)],
-        [("in", 0)],
+        [("bandwidth", 0)],
         [("rping", 1)],
         [("latency", 1)],
-        [("out", 1)],
-        [("in", 1)],
-        [("out", 0), ("out", 1)],
-        [("in", 0), ("in", 1)],
+        [("bandwidth", 1)],
+        [("bandwidth", 0), ("bandwidth", 1)],
     ]
-    assert [test.port for step in tests for test in step] == list(range(18515, 18527))
-    assert len(steps(1, SETTINGS)) == 4
+    assert [test.port for step in tests for test in step] == list(range(18515, 18523))
+    assert len(steps(1, SETTINGS)) == 3
 
 
 @pytest.mark.parametrize(
@@ -111,21 +116,18 @@ def test_steps_have_ports_of_their_own() -> None:
         ),
         (
             2,
-            "ib_write_bw -F -d rocep1s0f0 -p 18517 -x 3 -s 65536 -q 4 -D 3 --report_gbits",
+            "ib_write_bw -F -d rocep1s0f0 -p 18517 -x 3 -s 65536 -q 4 -t 32 -D 3 --report_gbits",
             (
-                "ib_write_bw -F -d rocep1s0f0 -p 18517 -x 3 -s 65536 -q 4 -D 3 --report_gbits "
-                "10.20.0.12"
+                "ib_write_bw -F -d rocep1s0f0 -p 18517 -x 3 -s 65536 -q 4 -t 32 -D 3 "
+                "--report_gbits 10.20.0.12"
             ),
         ),
         (
-            7,
+            5,
+            "ib_write_bw -F -d roceP2p1s0f0 -p 18520 -x 4 -s 65536 -q 4 -t 32 -D 3 --report_gbits",
             (
-                "ib_write_bw -F -d roceP2p1s0f0 -p 18522 -R -s 65536 -q 4 -D 3 --report_gbits "
-                "--reversed"
-            ),
-            (
-                "ib_write_bw -F -d roceP2p1s0f0 -p 18522 -R -s 65536 -q 4 -D 3 --report_gbits "
-                "--reversed 10.20.1.12"
+                "ib_write_bw -F -d roceP2p1s0f0 -p 18520 -x 4 -s 65536 -q 4 -t 32 -D 3 "
+                "--report_gbits 10.20.1.12"
             ),
         ),
     ],
@@ -151,10 +153,9 @@ def test_a_link_that_is_right(spark: Tree) -> None:
             "typical_us": 1.47,
             "p99_us": 1.57,
         },
-        "out": {"ok": True, "error": None, "mtu": 4096, "gid_index": 3, "gbps": 111.71},
-        "in": {"ok": True, "error": None, "mtu": 4096, "gid_index": 3, "gbps": 111.71},
+        "bandwidth": {"ok": True, "error": None, "mtu": 4096, "gid_index": 3, "gbps": 111.71},
     }
-    assert found["both"]["in"] == {
+    assert found["together"] == {
         "ok": True,
         "error": None,
         "gbps": 196.04,
@@ -165,34 +166,33 @@ def test_a_link_that_is_right(spark: Tree) -> None:
 
 
 def test_one_twin_has_no_total(spark: Tree) -> None:
-    assert measure(TWINS[:1], SETTINGS, spark, answer)["both"] is None
+    assert measure(TWINS[:1], SETTINGS, spark, answer)["together"] is None
 
 
 def test_after_a_failure_the_twin_is_left_alone(spark: Tree) -> None:
     """Every further program would take its whole time to fail."""
     found = measure(TWINS, SETTINGS, spark, failing(lambda line: "18516" in line))
     assert found["twins"][0]["latency"] == {"ok": False, "error": "Failed status 12"}
-    assert found["twins"][0]["out"]["error"] == "not tried, because latency failed"
-    assert found["both"]["in"] == {"ok": False, "error": "not tried, because latency failed"}
-    assert found["twins"][1]["out"]["ok"]
+    assert found["twins"][0]["bandwidth"]["error"] == "not tried, because latency failed"
+    assert found["together"] == {"ok": False, "error": "not tried, because latency failed"}
+    assert found["twins"][1]["bandwidth"]["ok"]
 
 
 def test_rping_says_nothing_about_perftest(spark: Tree) -> None:
     found = measure(TWINS, SETTINGS, spark, failing(lambda line: line.startswith("rping")))
     assert [twin["rping"]["ok"] for twin in found["twins"]] == [False, False]
-    assert found["both"]["out"]["ok"]
+    assert found["together"]["ok"]
 
 
 def test_one_of_two_failing_together_fails_both(spark: Tree) -> None:
-    found = measure(TWINS, SETTINGS, spark, failing(lambda line: "-p 18524" in line))
-    assert found["both"]["out"] == {"ok": False, "error": "Failed status 12"}
-    assert found["both"]["in"]["ok"]
+    found = measure(TWINS, SETTINGS, spark, failing(lambda line: "-p 18522" in line))
+    assert found["together"] == {"ok": False, "error": "Failed status 12"}
 
 
 def test_twins_together_run_at_the_same_time(spark: Tree) -> None:
     def slow(argv: Sequence[str]) -> Command:
-        if int(argv[argv.index("-p") + 1]) >= 18523:
-            time.sleep(0.4)
+        if int(argv[argv.index("-p") + 1]) >= 18521:
+            time.sleep(0.8)
         return answer(argv)
 
     began = time.monotonic()
@@ -209,13 +209,13 @@ def test_a_server_that_does_not_listen_yet_is_tried_again(
     def late(argv: Sequence[str]) -> Command:
         calls.append(argv[0])
         if len(calls) < 3:
-            return Command(1, "", "rdma_connect: Connection refused")
+            return Command(1, "", "cma event RDMA_CM_EVENT_REJECTED, error 8")
         return answer(argv)
 
     assert measure(TWINS[:1], SETTINGS, spark, late)["twins"][0]["rping"]["ok"]
     calls.clear()
-    found = measure(TWINS[:1], SETTINGS, spark, failing(lambda _: True, "Connection refused"))
-    assert found["twins"][0]["rping"]["error"] == "Connection refused"
+    found = measure(TWINS[:1], SETTINGS, spark, failing(lambda _: True, "Couldn't connect to x"))
+    assert found["twins"][0]["rping"]["error"] == "Couldn't connect to x"
 
 
 @pytest.mark.parametrize(
@@ -263,21 +263,50 @@ def test_errors_that_are_counted_meanwhile(spark: Tree, tmp_path: Path) -> None:
         ),
         ({"dev/infiniband": None}, None, "has no /dev/infiniband/uverbs"),
         ({"sys/class/infiniband_verbs": None}, None, "has no device node in /dev/infiniband"),
+        (
+            {GIDS.format("rocep1s0f0"): "enp1s0f0np0: 0 LL v1, 1 LL v2, 2 10.20.0.11 v1"},
+            None,
+            "rocep1s0f0 has no RoCE v2 GID of 10.20.0.11; roce_gid_info",
+        ),
         ({}, "ib_write_lat", "ib_write_lat is not installed; apt install perftest"),
         ({}, "rping", "rping is not installed; apt install rdmacm-utils"),
     ],
 )
 def test_why_a_host_cannot_measure(
-    tmp_path: Path, files: dict[str, None], missing: str | None, why: str | None
+    tmp_path: Path, files: dict[str, Any], missing: str | None, why: str | None
 ) -> None:
-    changes = {f"files/{path}": value for path, value in files.items()}
+    # The fixture has one port for both devices, so its table has the addresses of both.
+    table = "enp1s0f0np0: 0 LL v1, 1 LL v2, 3 10.20.0.11 v2, 5 10.20.1.11 v2"
+    changes: dict[str, Any] = {f"files/{GIDS.format('rocep1s0f0')}": table}
+    changes.update({f"files/{path}": value for path, value in files.items()})
     tree = Tree(str(build(tmp_path, fixture("spark", changes)["files"])))
 
     def command(argv: Sequence[str]) -> Command:
         return Command(NOT_FOUND if argv[0] == missing else 0, "", "")
 
-    found = why_not(TWINS, tree, command)
+    found = why_not(with_gids(TWINS, tree), tree, command)
     assert found == why if why is None or found is None else why in found
+
+
+@pytest.mark.parametrize(
+    ("table", "index"),
+    [
+        ("dev: 0 LL v1, 1 LL v2, 2 10.20.0.11 v1, 3 10.20.0.11 v2", 3),
+        ("dev: 0 LL v1, 1 LL v2, 2 10.20.0.11 v1, 6 10.20.0.11 v2", 6),  # after a hole
+        ("dev: 1 10.20.0.11 v2", 1),  # Soft-RoCE
+        ("dev: 2 10.20.0.99 v1, 3 10.20.0.99 v2, 4 10.20.0.11 v1, 5 10.20.0.11 v2", 5),
+        ("dev: 2 10.20.0.11 ?, 5 10.20.0.11 v2", 5),
+        ("dev: 2 10.20.0.11 v1", None),
+        ("dev: 0 LL v1, 1 LL v2", None),
+        (None, None),
+    ],
+)
+def test_the_gid_of_the_own_address(tmp_path: Path, table: str | None, index: int | None) -> None:
+    changes = {f"files/{GIDS.format('rocep1s0f0')}": table} if table else {}
+    tree = Tree(str(build(tmp_path, fixture("spark", changes)["files"])))
+    (found,) = with_gids(TWINS[:1], tree)
+    assert found["gid_index"] == index
+    assert found["hca"] == "rocep1s0f0"
 
 
 @pytest.fixture
@@ -318,7 +347,7 @@ def until_running(folder: Path, count: int, started: int) -> None:
 
 def test_servers_wait_until_they_are_collected(spark: Tree, programs: Path) -> None:
     assert serve(TWINS, SETTINGS, spark) == {}
-    until_running(programs, 12, started=12)
+    until_running(programs, 8, started=8)
     found = collect()
     assert found["servers"] == []
     assert [hca["name"] for hca in found["hcas"]] == ["roceP2p1s0f0", "rocep1s0f0"]
@@ -330,7 +359,7 @@ def test_servers_that_fail_say_why(spark: Tree, programs: Path) -> None:
     program(programs / "ib_write_lat", "echo 'Address already in use' >&2; exit 1")
     (programs / "rping").unlink()
     serve(TWINS, SETTINGS, spark)
-    until_running(programs, 8, started=10)
+    until_running(programs, 4, started=6)
     assert collect()["servers"] == [
         {"kind": kind, "twin": twin, "together": False, "error": error}
         for twin in (0, 1)
@@ -344,18 +373,15 @@ def test_servers_that_fail_say_why(spark: Tree, programs: Path) -> None:
 def test_servers_without_devices_were_no_part_of_it(spark: Tree, programs: Path) -> None:
     program(programs / "ib_write_lat", "echo 'Did not detect devices' >&2; exit 1")
     serve(TWINS, SETTINGS, spark)
-    until_running(programs, 10, started=12)
+    until_running(programs, 6, started=8)
     assert "cannot use the RDMA devices" in collect()["why"]
 
 
-def test_servers_end_when_nobody_collects_them(
-    spark: Tree, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_link_rdma, "_GRACE", 0.1 - SETTINGS.duration)
-    serve(TWINS, SETTINGS, spark)
-    until_running(programs, 0, started=12)
+def test_servers_end_when_nobody_collects_them(spark: Tree, programs: Path) -> None:
+    serve(TWINS, replace(SETTINGS, duration=0, grace=0.1), spark)
+    until_running(programs, 0, started=8)
     assert isinstance(_link_detached.collect(_link_rdma._NAME), str)
 
 
-def test_a_program_has_its_time_and_ten_seconds() -> None:
+def test_a_program_has_its_time_and_some_grace() -> None:
     assert timeout(SETTINGS) == 13

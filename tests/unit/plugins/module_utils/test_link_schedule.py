@@ -106,29 +106,22 @@ def test_what_the_hosts_of_a_link_do() -> None:
         ],
     }
     roles = [
-        {host: (part["link"], part["role"]) for host, part in entry["hosts"].items()}
+        {host: f"{part['link']} {part['role']}" for host, part in entry["hosts"].items()}
         for entry in schedule["rounds"]
     ]
     assert roles == [
-        {
-            "spark1": (0, "server"),
-            "spark2": (0, "client"),
-            "spark3": (2, "server"),
-            "spark4": (2, "client"),
-        },
-        {
-            "spark2": (1, "server"),
-            "spark3": (1, "client"),
-            "spark1": (3, "server"),
-            "spark4": (3, "client"),
-        },
+        {"spark1": "0 server", "spark2": "0 client", "spark3": "2 server", "spark4": "2 client"},
+        {"spark1": "0 client", "spark2": "0 server", "spark3": "2 client", "spark4": "2 server"},
+        {"spark2": "1 server", "spark3": "1 client", "spark1": "3 server", "spark4": "3 client"},
+        {"spark2": "1 client", "spark3": "1 server", "spark1": "3 client", "spark4": "3 server"},
     ]
-    assert schedule["rounds"][1]["hosts"]["spark4"]["twins"][1] == {
-        "domain": 2,
-        "hca": "roceP2p1s0f0",
-        "address": "10.20.7.14",
-        "peer_address": "10.20.7.11",
-    }
+    for entry in schedule["rounds"][2:]:
+        assert entry["hosts"]["spark4"]["twins"][1] == {
+            "domain": 2,
+            "hca": "roceP2p1s0f0",
+            "address": "10.20.7.14",
+            "peer_address": "10.20.7.11",
+        }
     assert schedule["pings"]["spark4"][-1] == {
         "netdev": "enP2p1s0f0np0",
         "source": "10.20.7.14",
