@@ -220,12 +220,19 @@ class DeadMan:
     # --- what is kept on the node -----------------------------------------------------------------
 
     def load(self, name: str) -> Any:
-        """What was saved under a name on the node, or None."""
+        """What was saved under a name on the node, or None.
+
+        Raises:
+            ChangeError: when somebody else wrote there.
+        """
+        path = self._file(f"{name}.json")
         try:
-            with open(self._file(f"{name}.json"), encoding="utf-8") as stream:
+            with open(path, encoding="utf-8") as stream:
                 return json.load(stream)
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            raise ChangeError(f"{path} is damaged ({error}); look at it and remove it.") from None
 
     def save(self, name: str, value: Mapping[str, Any] | Sequence[str]) -> None:
         """Keep plain data under a name on the node, readable by root only."""

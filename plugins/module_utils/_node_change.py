@@ -102,7 +102,9 @@ class Changer:
         before = self._before()
         names = [port.netdev for port in wanted.ports]
         dropped = [name for name in (before.links if before else {}) if name not in names]
-        observed = self._node.observe([*names, *dropped], params["rank_units"])
+        observed = self._node.observe(
+            [*names, *dropped], params["rank_units"], forward=wanted.forward
+        )
         problems = network.impossible(wanted, observed)
         if problems:
             return Outcome(problems=problems)
@@ -123,7 +125,7 @@ class Changer:
         known = before if observed.files else None
         change = network.to_wanted(wanted, texts, observed, known)
         if change is None:
-            return Outcome(deadline=self._dead_man.deadline, problems=problems)
+            return self._nothing(problems)
         problems += self._invalid(observed, texts[NETPLAN]) if change.network else []
         problems += [] if params["force"] else network.serving(observed)
         if problems or self._check:
@@ -136,7 +138,7 @@ class Changer:
         observed = self._node.observe(list(before.links) if before else [], params["rank_units"])
         change = network.to_nothing(observed, before)
         if change is None:
-            return Outcome(deadline=self._dead_man.deadline)
+            return self._nothing([])
         problems = [] if params["force"] else network.serving(observed)
         if problems or self._check:
             return _told(change, None, problems)
@@ -144,13 +146,19 @@ class Changer:
             change, params, before, lambda: network.lingering(change.gone, self._node.links())
         )
 
+    def _nothing(self, problems: Sequence[Problem]) -> Outcome:
+        """The node is as it should be. A change that was undone is what others wanted before."""
+        if not self._check and not problems:
+            self._dead_man.drop("rollback")
+        return Outcome(deadline=self._dead_man.deadline, problems=problems)
+
     def _confirmed(self) -> Outcome:
-        if self._check:
-            return Outcome(changed=self._dead_man.deadline is not None, actions=[_CONFIRM])
-        changed = self._dead_man.confirm()
-        if not any(os.path.exists(self._path(path)) for path in files.MODES):
-            self._dead_man.forget()  # what was confirmed is that there is nothing of ours
-        return Outcome(changed=changed, actions=[_CONFIRM] if changed else [])
+        waits = self._dead_man.deadline is not None
+        if not self._check:
+            waits = self._dead_man.confirm()
+            if not any(os.path.exists(self._path(path)) for path in files.MODES):
+                self._dead_man.forget()  # what was confirmed is that there is nothing of ours
+        return Outcome(changed=waits, actions=[_CONFIRM] if waits else [])
 
     def _carry_out(
         self,

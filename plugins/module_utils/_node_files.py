@@ -24,11 +24,11 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._node_state imp
 
 NETPLAN = "/etc/netplan/99-sparkfleet-fabric.yaml"
 SYSCTL = "/etc/sysctl.d/60-sparkfleet-fabric.conf"
-MANAGER = "/etc/NetworkManager/conf.d/60-sparkfleet-fabric.conf"
+MANAGER_CONF = "/etc/NetworkManager/conf.d/60-sparkfleet-fabric.conf"
 SCRIPT = "/usr/local/lib/sparkfleet/fabric-forward"
 UNIT_NAME = "sparkfleet-fabric-forward.service"
 UNIT = f"/etc/systemd/system/{UNIT_NAME}"
-MODES = {NETPLAN: 0o600, SYSCTL: 0o644, MANAGER: 0o644, SCRIPT: 0o755, UNIT: 0o644}
+MODES = {NETPLAN: 0o600, SYSCTL: 0o644, MANAGER_CONF: 0o644, SCRIPT: 0o755, UNIT: 0o644}
 
 CHAIN = "SPARKFLEET-FABRIC"
 _HEADER = (
@@ -56,6 +56,7 @@ class Wanted(NamedTuple):
     mtu: int
     forward: bool
     management: str
+    shared: bool  # whether other files may address the ports as well
 
 
 class Problem(NamedTuple):
@@ -104,7 +105,15 @@ def read_wanted(given: Mapping[str, Any]) -> tuple[Wanted | None, list[Problem]]
         )
     if said:
         return None, [Problem("input", text) for text in said]
-    return Wanted(ports, routes, given["mtu"], bool(given["forward"]), management), []
+    wanted = Wanted(
+        ports,
+        routes,
+        mtu=given["mtu"],
+        forward=given["forward"],
+        management=management,
+        shared=given["accept_foreign"],
+    )
+    return wanted, []
 
 
 def _route(entry: Mapping[str, Any], ports: Sequence[Port], said: list[str]) -> Iterator[Route]:
@@ -145,7 +154,7 @@ def definitions(wanted: Wanted, renderers: Texts) -> dict[str, dict[str, Any]]:
             "mtu": wanted.mtu,
             "optional": True,  # a missing cable does not hold up the boot
             # Keep the address when the peer is switched off: with it goes the GID, and it may come
-            # back in another slot. NetworkManager ignores this key; see MANAGER.
+            # back in another slot. NetworkManager ignores this key; see MANAGER_CONF.
             "ignore-carrier": True,
             "addresses": [f"{port.address}/{port.prefix}"],
         }
@@ -163,7 +172,7 @@ def own_files(wanted: Wanted, renderers: Texts) -> dict[str, str]:
     }
     managed = [name for name, renderer in renderers.items() if renderer == NETWORK_MANAGER]
     if managed:
-        texts[MANAGER] = _manager(managed)
+        texts[MANAGER_CONF] = _manager(managed)
     if wanted.forward:
         texts |= {SCRIPT: _script(wanted), UNIT: _UNIT}
     return texts
@@ -248,16 +257,14 @@ esac
 """
 
 
-# Stopping it takes no rule away: Docker leaves its own policy behind when it stops.
 _UNIT = f"""{_comment()}[Unit]
 Description=Let the ports of the fabric forward to each other
-# Docker makes its chains when it starts; then, and whenever it starts again, ours are hooked in.
+# Docker makes its chains when it starts. It wants this unit, which does not stay active: so it is
+# run at boot and after every start of Docker.
 After=docker.service
-PartOf=docker.service
 
 [Service]
 Type=oneshot
-RemainAfterExit=yes
 ExecStart={SCRIPT} accept
 
 [Install]

@@ -27,7 +27,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._netplan import
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._node_files import (
     CHAIN,
-    MANAGER,
+    MANAGER_CONF,
     MODES,
     NETPLAN,
     SCRIPT,
@@ -71,19 +71,20 @@ def _network_lines(wanted: Wanted) -> dict[str, str]:
     return found
 
 
-def _network_found(wanted: Wanted, observed: Observed) -> dict[str, str]:
+def _network_found(
+    wanted: Wanted, links: Mapping[str, Link], routes: Sequence[Route]
+) -> dict[str, str]:
     found = {}
     for port in wanted.ports:
-        link = observed.links.get(port.netdev)
+        link = links.get(port.netdev)
+        if link and wanted.shared:  # then others may add addresses, but not take ours away
+            own = f"{port.address}/{port.prefix}"
+            link = link._replace(addresses=[a for a in link.addresses if a == own])
         found[port.netdev] = _link_line(link) if link else "absent"
     for route in wanted.routes:
-        ways = [f"via {r.via} dev {r.netdev}" for r in observed.routes if r.to == _to(route)]
+        ways = [f"via {r.via} dev {r.netdev}" for r in routes if r.to == route.to]
         found[f"route {route.to}"] = ", ".join(ways) or "none"
     return found
-
-
-def _to(route: Route) -> str:
-    return str(ipaddress.IPv4Network(route.to))
 
 
 def _link_line(link: Link) -> str:
@@ -92,27 +93,26 @@ def _link_line(link: Link) -> str:
 
 
 def _forward_lines(wanted: Wanted) -> dict[str, str]:
-    return {UNIT_NAME: "enabled, active", f"chain {CHAIN}": "in force"} if wanted.forward else {}
+    return {UNIT_NAME: "enabled", f"chain {CHAIN}": "in force"} if wanted.forward else {}
 
 
 def _forward_found(wanted: Wanted, observed: Observed) -> dict[str, str]:
     if not wanted.forward:
         return {}
-    unit = observed.units[UNIT_NAME]
-    state = (
-        f"{'enabled' if unit.enabled else 'disabled'}, {'active' if unit.active else 'inactive'}"
-    )
+    enabled = observed.units[UNIT_NAME].enabled
     hook = "DOCKER-USER" if "-N DOCKER-USER" in observed.filter else "FORWARD"
     asked = {*rules(wanted), f"-A {hook} -j {CHAIN}"}
     # Without a single rule of any kind there is no iptables, hence nothing to be accepted.
     held = not observed.filter or asked <= observed.filter
-    return {UNIT_NAME: state, f"chain {CHAIN}": "in force" if held else "not in force"}
+    return {
+        UNIT_NAME: "enabled" if enabled else "disabled",
+        f"chain {CHAIN}": "in force" if held else "not in force",
+    }
 
 
 def settled(wanted: Wanted, links: Mapping[str, Link], routes: Sequence[Route]) -> list[str]:
     """What is not yet as wanted, a sentence each."""
-    seen = Observed(dict(links), list(routes), {}, {}, {}, {}, [], frozenset(), "")
-    return _unlike(_network_found(wanted, seen), _network_lines(wanted))
+    return _unlike(_network_found(wanted, links, routes), _network_lines(wanted))
 
 
 def _touched(wanted: Wanted, found: Texts, expected: Texts) -> set[str]:
@@ -163,10 +163,12 @@ def impossible(wanted: Wanted, observed: Observed) -> list[Problem]:
                 "reach it; give the default route to the management interface first"
             )
             problems.append(Problem("default-route", message))
-    return problems + list(_overlaps(wanted, observed, names))
+    return problems + list(_overlaps(wanted, observed))
 
 
-def _overlaps(wanted: Wanted, observed: Observed, names: set[str]) -> Iterator[Problem]:
+def _overlaps(wanted: Wanted, observed: Observed) -> Iterator[Problem]:
+    # A subnet may move from one port to another, after re-cabling.
+    names = {port.netdev for port in wanted.ports} | _blocks(_text(observed.files)).keys()
     ours = [(f"{port.netdev}'s subnet {subnet(port)}", subnet(port)) for port in wanted.ports]
     ours += [(f"the route to {r.to}", ipaddress.IPv4Network(r.to)) for r in wanted.routes]
     for name, link in sorted(observed.links.items()):
@@ -258,7 +260,7 @@ def to_wanted(
     files = {path: (MODES[path], text) for path, text in texts.items()}
     kernel = kernel_settings(wanted)
     found = (
-        _network_found(wanted, observed),
+        _network_found(wanted, observed.links, observed.routes),
         {path: observed.kernel.get(path, "absent") for path in kernel},
         _forward_found(wanted, observed),
     )
@@ -435,14 +437,12 @@ def _steps(
         before = [["-systemctl", "disable", "--now", UNIT_NAME], [f"-{SCRIPT}", "remove"]]
     if touched is not None:
         commands += _configure(_blocks(_text(now)), _blocks(_text(then)), touched, observed)
-    elif MANAGER in differing and observed.units[node.MANAGER].active:
+    elif MANAGER_CONF in differing and observed.units[node.MANAGER].active:
         commands.append(["nmcli", "general", "reload", "conf"])
-    # Last: a reload runs netplan too, and whatever compares its old results with new ones would not
-    # see a difference any more.
     if UNIT in differing:
         commands.append(["systemctl", "daemon-reload"])
     if UNIT in then and (forward or UNIT in differing or SCRIPT in differing):
-        commands += [["systemctl", "enable", UNIT_NAME], ["systemctl", "restart", UNIT_NAME]]
+        commands += [["systemctl", "enable", UNIT_NAME], ["systemctl", "start", UNIT_NAME]]
     files = [_file(path, then.get(path)) for path in differing]
     return Steps(before=before, files=files, kernel=kernel, commands=[*commands, *by_hand])
 
@@ -459,20 +459,26 @@ def _configure(
     # netplan's udev rules tell NetworkManager which ports are not its own.
     places = [f"/sys/class/net/{name}" for name in {**now, **then}]
     commands.append(["-udevadm", "trigger", "--action=move", "--settle", *places])
-    networkd = _managed(then, NETWORKD)
-    if networkd:
-        commands.append(["systemctl", "start", node.NETWORKD])
-    if networkd or observed.units[node.NETWORKD].active:
-        commands.append(["networkctl", "reload"])
-    anew = [name for name in networkd if name in touched]
-    if anew:
-        commands.append(["networkctl", "reconfigure", *anew])
-    if observed.units[node.MANAGER].active:
-        commands.append(["nmcli", "general", "reload", "conf"])
-        commands.append(["nmcli", "connection", "reload"])
-    up = ["nmcli", "--wait", "60", "connection", "up"]
+    networkd = [name for name in _managed(then, NETWORKD) if name in touched]
     profiles = [name for name in _managed(then, NETWORK_MANAGER) if name in touched]
+    # NetworkManager takes its addresses away while it lets go of a port, and heeds udev only when
+    # a port appears: so it is told, and before networkd is.
+    if observed.units[node.MANAGER].active:
+        commands += [["nmcli", "general", "reload", "conf"], ["nmcli", "connection", "reload"]]
+        commands += [_manage(name, False) for name in networkd]
+    if _managed(then, NETWORKD):
+        commands.append(["systemctl", "start", node.NETWORKD])
+    if _managed(then, NETWORKD) or observed.units[node.NETWORKD].active:
+        commands.append(["networkctl", "reload"])
+    if networkd:
+        commands.append(["networkctl", "reconfigure", *networkd])
+    commands += [_manage(name, True) for name in profiles]
+    up = ["nmcli", "--wait", "60", "connection", "up"]
     return commands + [[*up, f"netplan-{name}"] for name in profiles]
+
+
+def _manage(name: str, managed: bool) -> list[str]:
+    return ["-nmcli", "device", "set", name, "managed", "yes" if managed else "no"]
 
 
 def _file(path: str, content: tuple[int, str] | None) -> File:
@@ -502,6 +508,7 @@ def _by_hand(
         found += [["-ip", "address", "del", address, "dev", name] for address in unwanted]
         if name not in blocks:
             found.append(["-ip", "link", "set", "dev", name, "mtu", str(link.mtu)])
+            found += [_manage(name, link.managed)] if link.managed is not None else []
         found += [["-ip", "address", "replace", address, "dev", name] for address in kept]
     for route in routes:
         if route.netdev in links and f'to: "{route.to}"' not in blocks.get(route.netdev, ""):

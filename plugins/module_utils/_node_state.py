@@ -46,6 +46,7 @@ class Link(NamedTuple):
     master: str | None
     addresses: list[str]
     leased: list[str]  # those of them that DHCP or a router gave
+    managed: bool | None = None  # by NetworkManager; None where it does not run
 
 
 class Route(NamedTuple):
@@ -94,25 +95,32 @@ class Node:
         self._own = list(own)
         self._units = [NETWORKD, MANAGER, DOCKER, unit]
 
-    def observe(self, netdevs: Iterable[str], rank_units: Sequence[str]) -> Observed:
+    def observe(
+        self, netdevs: Iterable[str], rank_units: Sequence[str], *, forward: bool = False
+    ) -> Observed:
         """Read everything once.
 
         Args:
             netdevs: the ports whose kernel settings matter.
             rank_units: patterns of units that mean a rank is serving.
+            forward: whether the rules of iptables matter, whose modules are loaded to read them.
 
         Raises:
             NodeError: when a command that every Spark has is missing or fails.
         """
+        units = self._unit_states()
+        links = self.links()
+        if units[MANAGER].active:
+            links = self._managed(links)
         return Observed(
-            links=self.links(),
+            links=links,
             routes=self.routes(),
             kernel=self._kernel(netdevs),
             files=self._files(),
             netplan=self._netplan(),
-            units=self._unit_states(),
+            units=units,
             serving=self._serving(rank_units),
-            filter=self._filter(),
+            filter=self._filter() if forward else frozenset(),
             boot=self._tree.text("proc/sys/kernel/random/boot_id"),
         )
 
@@ -142,6 +150,16 @@ class Node:
                 f"{info['local']}/{info['prefixlen']}" for info in infos if info.get("dynamic")
             ],
         )
+
+    def _managed(self, links: Mapping[str, Link]) -> dict[str, Link]:
+        done = self._run(["nmcli", "--terse", "--fields", "DEVICE,STATE", "device"])
+        if done.rc != 0:
+            raise NodeError(f"nmcli device: {done.complaint}")
+        states = dict(line.rsplit(":", 1) for line in done.out.splitlines() if ":" in line)
+        return {
+            name: link._replace(managed=states.get(name, "unmanaged") != "unmanaged")
+            for name, link in links.items()
+        }
 
     def routes(self) -> list[Route]:
         return [

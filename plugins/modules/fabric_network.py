@@ -169,6 +169,7 @@ problems:
       type: str
 """
 
+import os
 import pkgutil
 from typing import Any
 
@@ -223,6 +224,8 @@ def main() -> None:
         required_if=[("state", "present", ("ports", "management_interface"))],
         supports_check_mode=True,
     )
+    if os.geteuid() != 0:
+        module.fail_json(msg="the network of a node is root's; set become to true", problems=[])
     changer = Changer(
         node=Node("/", run_command, MODES, UNIT_NAME),
         dead_man=_dead_man.DeadMan(),

@@ -26,7 +26,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._node_change im
     Outcome,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._node_files import (
-    MANAGER,
+    MANAGER_CONF,
     MODES,
     NETPLAN,
     SCRIPT,
@@ -86,6 +86,7 @@ class Spark:
         self.timer = False
         self.broken: dict[str, Command | Callable[[Sequence[str]], Command]] = {}
         self.deaf: set[str] = set()
+        self.released: set[str] = {"enP7s7"}  # by NetworkManager
         for name in (*NETDEVS, "enP7s7"):
             for form in KERNEL:
                 self.write(f"proc/sys/net/{form.format(name)}", "0\n")
@@ -112,7 +113,8 @@ class Spark:
 
     def state(self) -> Any:
         """Everything that could differ, for comparisons."""
-        return json.loads(json.dumps([self.links, self.routes, sorted(self.enabled)])), {
+        lists = [self.links, self.routes, sorted(self.enabled), sorted(self.released)]
+        return json.loads(json.dumps(lists)), {
             str(place.relative_to(self.root)): place.read_text()
             for top in ("etc", "proc", "usr")
             for place in (self.root / top).rglob("*")
@@ -234,6 +236,13 @@ class Spark:
     def _nmcli(self, argv: Sequence[str]) -> str | None:
         if "NetworkManager.service" not in self.active:
             return None
+        if argv[-1] == "device":
+            told = {name: "unmanaged" if name in self.released else "x" for name in self.links}
+            return "".join(f"{name}:{state}\n" for name, state in told.items())
+        if argv[1:3] == ["device", "set"]:
+            (self.released.discard if argv[-1] == "yes" else self.released.add)(argv[3])
+            if argv[-1] == "no":
+                self.links[argv[3]]["addresses"] = []
         if list(argv[-2:]) == ["connection", "reload"]:
             self._release("NetworkManager")
         if argv[-2] == "up":
@@ -318,7 +327,14 @@ def codes(outcome: Outcome) -> list[str]:
 
 def changing(spark: Spark) -> list[str]:
     """The commands that were no questions."""
-    questions = ("ip -j", "systemctl show", "systemctl list", "iptables", "netplan --help")
+    questions = (
+        "ip -j",
+        "nmcli --terse",
+        "systemctl show",
+        "systemctl list",
+        "iptables",
+        "netplan --help",
+    )
     return [line for line in spark.said if not line.startswith(questions)]
 
 
@@ -468,15 +484,17 @@ def test_networkmanager_keeps_what_it_manages_and_addresses_outlive_the_peer(spa
     managed(spark)
     done(spark)
     assert spark.links["enp1s0f0np0"]["by"] == "NetworkManager"
-    assert spark.ours == {NETPLAN, SYSCTL, MANAGER}
+    assert spark.ours == {NETPLAN, SYSCTL, MANAGER_CONF}
     assert "match-device=interface-name:=enp1s0f0np0,interface-name:=enP2p1s0f0np0\n" in (
-        spark.read(MANAGER) or ""
+        spark.read(MANAGER_CONF) or ""
     )
-    spark_done = [line for line in changing(spark) if line.startswith(("nmcli", "networkctl"))]
-    assert spark_done == [
-        "networkctl reload",
+    told = [line for line in changing(spark) if line.startswith(("nmcli", "networkctl"))]
+    assert told == [
         "nmcli general reload conf",
         "nmcli connection reload",
+        "networkctl reload",
+        "nmcli device set enp1s0f0np0 managed yes",
+        "nmcli device set enP2p1s0f0np0 managed yes",
         "nmcli --wait 60 connection up netplan-enp1s0f0np0",
         "nmcli --wait 60 connection up netplan-enP2p1s0f0np0",
     ]
@@ -484,14 +502,25 @@ def test_networkmanager_keeps_what_it_manages_and_addresses_outlive_the_peer(spa
     assert spark.ours == set() and spark.links["enp1s0f0np0"]["addresses"] == []
 
 
-def test_from_one_manager_to_the_other_and_back(spark):
+@pytest.mark.parametrize("first", ["networkd", "NetworkManager"])
+def test_from_one_manager_to_the_other_and_back(spark, first):
     managed(spark)
-    done(spark, renderer="networkd")
-    assert spark.links["enp1s0f0np0"]["by"] == "networkd"
-    done(spark)
-    assert spark.links["enp1s0f0np0"]["by"] == "NetworkManager"
-    done(spark, renderer="networkd")
+    before = spark.state()
+    done(spark, renderer=first)
+    done(spark, state="confirmed")
+    for renderer in ("networkd", "NetworkManager", "networkd"):
+        if renderer != first or spark.links["enp1s0f0np0"]["by"] != renderer:
+            done(spark, renderer=renderer)
+        assert spark.links["enp1s0f0np0"]["by"] == renderer
+        assert spark.released == {"enP7s7"} | (
+            {port["netdev"] for port in PORTS} if renderer == "networkd" else set()
+        )
+        assert not reach(spark, renderer=renderer).changed
     assert spark.ours == {NETPLAN, SYSCTL}
+    spark.fire()
+    assert spark.links["enp1s0f0np0"]["by"] == first
+    done(spark, state="absent")
+    assert spark.state() == before
 
 
 def test_networkmanager_that_does_not_run_is_no_manager(spark):
@@ -529,12 +558,6 @@ def test_a_node_that_need_not_forward_any_more(spark):
     done(spark)
     assert spark.ours == {NETPLAN, SYSCTL} and spark.enabled == set()
     assert not [rule for rule in spark.chains if "SPARKFLEET" in rule]
-
-
-def test_netplan_is_put_in_force_before_systemd_reloads(spark):
-    done(spark, forward=True)
-    order = changing(spark)
-    assert order.index("networkctl reload") < order.index("systemctl daemon-reload")
 
 
 def forwarding_script() -> str:
@@ -617,7 +640,14 @@ def test_confirmed_twice_is_confirmed_once(spark):
     done(spark, state="confirmed")
     assert not spark.timer
     assert is_nothing(reach(spark, state="confirmed"))
-    assert reach(spark, check=True, state="confirmed").changed is False
+    assert is_nothing(reach(spark, check=True, state="confirmed"))
+
+
+def test_notes_that_somebody_damaged_are_named(spark):
+    spark.write("var/lib/sparkfleet/fabric/undo.json", "{")
+    for state in ("present", "confirmed"):
+        (problem,) = reach(spark, state=state).problems
+        assert "/var/lib/sparkfleet/fabric/undo.json is damaged" in problem.message
 
 
 def test_absent_is_as_before_and_leaves_nothing(spark):
@@ -813,11 +843,21 @@ def test_all_that_forbids_it_is_said_at_once(spark):
 
 
 def test_what_is_accepted_is_done(spark):
-    spark.write(
-        "etc/netplan/50-x.yaml", "network: {ethernets: {enp1s0f0np0: {gateway4: 10.1.1.1}}}"
-    )
+    spark.write("etc/netplan/50-x.yaml", PROFILE)
     spark.serving.append("sparkfleet-rank@cell1.service")
     done(spark, accept_foreign=True, force=True)
+    spark.links["enp1s0f0np0"]["addresses"].append("169.254.7.7/16")
+    assert not reach(spark, accept_foreign=True).changed
+    spark.links["enp1s0f0np0"]["addresses"].remove("10.100.0.11/24")
+    assert reach(spark, accept_foreign=True, force=True).changed
+
+
+def test_a_subnet_may_move_to_another_port(spark):
+    done(spark)
+    done(spark, state="confirmed")
+    done(spark, ports=[{**PORTS[0], "netdev": "enp1s0f1np1"}])
+    assert spark.links["enp1s0f0np0"]["addresses"] == []
+    assert "10.100.0.11/24" in spark.links["enp1s0f1np1"]["addresses"]
 
 
 def test_a_rank_may_serve_while_nothing_differs(spark):
