@@ -49,7 +49,9 @@ KEPT: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_picture_is_the_one_of_the_documentation(name):
-    assert_golden(ROOT / "docs" / "pictures" / f"{name}.svg", fabric_svg(Picture.of(*KEPT[name])))
+    # bandwidths that nobody measured are for tests, not for the documentation
+    folder = HERE / "fabric" if name.endswith("-proven") else ROOT / "docs" / "pictures"
+    assert_golden(folder / f"{name}.svg", fabric_svg(Picture.of(*KEPT[name])))
 
 
 @pytest.mark.parametrize("name", KEPT)
