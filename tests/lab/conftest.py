@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.labs import LabUnderTest
+from tests.support.labs import LabUnderTest, lab_name
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +18,7 @@ def make_lab() -> Iterator[Callable[..., LabUnderTest]]:
     made: list[LabUnderTest] = []
 
     def make(name: str, backend: str, *options: str) -> LabUnderTest:
-        family = os.environ.get("LAB_NAME", "test")  # `lab down --family` finds what a crash left
-        lab = LabUnderTest(f"{os.environ.get('LAB_TEST_PREFIX', f'{family}-')}{name}")
+        lab = LabUnderTest(lab_name(name))
         made.append(lab)
         lab.cli("--backend", backend, "up", *options)
         return lab

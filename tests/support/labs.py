@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,11 @@ from pathlib import Path
 from lab import spec, ssh
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def lab_name(name: str) -> str:
+    """A lab of the family that `lab down --family` removes after a run that crashed."""
+    return f"{os.environ.get('LAB_NAME') or 'test'}-{name}"
 
 
 @dataclass
