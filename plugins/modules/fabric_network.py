@@ -169,6 +169,7 @@ problems:
       type: str
 """
 
+import functools
 import os
 import pkgutil
 from typing import Any
@@ -226,10 +227,11 @@ def main() -> None:
     )
     if os.geteuid() != 0:
         module.fail_json(msg="the network of a node is root's; set become to true", problems=[])
+    run = functools.partial(run_command, timeout=_dead_man.LONGEST_COMMAND)
     changer = Changer(
-        node=Node("/", run_command, MODES, UNIT_NAME),
+        node=Node("/", run, MODES, UNIT_NAME),
         dead_man=_dead_man.DeadMan(),
-        run=run_command,
+        run=run,
         root="/",
         source=pkgutil.get_data(_dead_man.__package__, "_dead_man.py") or b"",
         check=module.check_mode,
