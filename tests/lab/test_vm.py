@@ -21,7 +21,6 @@ from lab.spec import PORTS
 from lab.system import STATE, LabError
 from lab.vms import Machines
 from tests.support.labs import ROOT, LabUnderTest, lab_name
-from tests.support.playbook import run_playbook
 from tests.support.wiring import expected_to_hear, heard
 
 pytestmark = pytest.mark.vm
@@ -401,43 +400,6 @@ def test_no_snapshot_is_made_while_a_data_disk_is_in_use(ring: LabUnderTest) -> 
     assert set(ring.everywhere("findmnt -no SOURCE /data").values()) == {"/dev/nvme0n1"}
     with pytest.raises(LabError, match="has no snapshot 'two'; there are: one"):
         backend.restore("two")
-
-
-# --- the fabric of the collection, over real RDMA ---
-
-
-def test_the_fabric_is_proven_with_rdma_and_finds_gids_that_moved(
-    ring: LabUnderTest, tmp_path: Path
-) -> None:
-    """Gates are near zero: Soft-RoCE on an emulated processor shows that it works, not how fast."""
-    fabric, report = ROOT / "playbooks/fabric.yml", tmp_path / "fabric"
-    gentle = {
-        "ansible_python_interpreter": "/usr/bin/python3",
-        "roce_fabric_twin_gbps": 0.0001,
-        "roce_fabric_both_gbps": 0.0001,
-        "roce_fabric_measure_seconds": 2,
-        "roce_fabric_measure_grace": 60,
-        "roce_fabric_measure_message_size": 4096,
-        "roce_fabric_measure_queue_pairs": 1,
-        "roce_fabric_rollback_after": 600,
-        "roce_fabric_report_path": str(report),
-    }
-    run_playbook(fabric, ring.inventory, "-e", json.dumps(gentle), timeout=1200).assert_ok()
-    verdict = json.loads(report.with_suffix(".json").read_text())["verdict"]
-    assert [link["verdict"] for link in verdict["links"]] == ["ok"] * 4
-    assert all(link["gbps"] > 0 for link in verdict["links"])
-    assert ring.reaches("spark1", "10.20.4.13", 8972)  # the diagonal, through a neighbour
-    ring.cli("gid-shift", "spark2", "rocep1s0f0")
-    assert 1 not in gids(ring, "spark2", "rocep1s0f0")
-    boot = "cat /proc/sys/kernel/random/boot_id"
-    before = ring.root("spark3", boot)
-    ring.root("spark3", "systemctl reboot", check=False)
-    deadline = time.monotonic() + 300
-    while ring.root("spark3", boot, check=False) in ("", before):
-        assert time.monotonic() < deadline
-        time.sleep(2)
-    gentle |= {"roce_fabric_state": "checked", "roce_fabric_measure": "never"}
-    run_playbook(fabric, ring.inventory, "-e", json.dumps(gentle), timeout=1200).assert_ok()
 
 
 # --- the end ---
