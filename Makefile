@@ -15,7 +15,7 @@ step := python tools/step.py run
 node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plugins/,modules module_utils)
 
 help: ## list these targets
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 23
 	@echo '  LAB_NAME=x        works with another lab than the usual one; several can exist side by side'
 
 setup: ## install what is missing on this machine, and the pinned tools into .venv

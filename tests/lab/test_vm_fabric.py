@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fabric playbook over real RDMA. Emulated machines take minutes for it: a target of its own."""
+"""The fabric playbook over real RDMA, which takes emulated machines minutes."""
 
 from __future__ import annotations
 
