@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 RUN = Path("/run/sparkfleet-lab")
 SOCKET = RUN / "docker.sock"
-_SOCKETS = ("unix:///var/run/docker.sock", f"unix://{SOCKET}")
 _PIDFILE = RUN / "docker.pid"
 _LOG = RUN / "dockerd.log"
 
 
 def running() -> DockerClient | None:
-    """A client of the engine that answers now: the machine's first, then our own.
+    """A client of the engine that answers now, our own first: where it runs, labs stand on it.
 
     Only engines behind a socket of this machine count: a node is wired through its process.
     """
@@ -41,7 +40,8 @@ def running() -> DockerClient | None:
         raise LabError(
             "the Python package 'docker' is missing: run 'make setup' and use .venv/bin/python"
         ) from error
-    for address in (os.environ.get("DOCKER_HOST", ""), *_SOCKETS):
+    ours, machines = f"unix://{SOCKET}", "unix:///var/run/docker.sock"
+    for address in (ours, os.environ.get("DOCKER_HOST", ""), machines):
         if not address.startswith("unix://") or not Path(address[7:]).is_socket():
             continue
         try:
