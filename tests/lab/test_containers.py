@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.cabling import cables
 from lab.spec import PORTS
 from tests.support.labs import ROOT, LabUnderTest
+from tests.support.wiring import expected_to_hear, heard
 
 pytestmark = pytest.mark.containers
 
-NEIGHBOURS = Path(__file__).with_name("neighbours.py").read_text()
 NO_ARP_FLUX = "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
 
 
@@ -34,27 +33,6 @@ def ring(make_lab: Callable[..., LabUnderTest]) -> LabUnderTest:
 def recabled(ring: LabUnderTest) -> Iterator[LabUnderTest]:
     yield ring
     ring.cli("recable", "ring")
-
-
-def heard(lab: LabUnderTest) -> dict[tuple[str, int], set[str]]:
-    """What every cage hears at layer 2, its own twin included: {(host, cage): {"spark2:1"}}."""
-    said = lab.everywhere(f"python3 - 2 <<'EOF'\n{NEIGHBOURS}\nEOF")
-    found: dict[tuple[str, int], set[str]] = {}
-    for host, text in said.items():
-        for cage, name in json.loads(text):
-            found.setdefault((host, cage), set()).add(name)
-    return found
-
-
-def expected_to_hear(cabling: str, hosts: int) -> dict[tuple[str, int], set[str]]:
-    """A segment carries both twins of all its ends, so everybody hears everybody on it."""
-    return {
-        (f"spark{end.host + 1}", end.cage): {
-            f"spark{other.host + 1}:{other.cage}" for other in cable.ends
-        }
-        for cable in cables(cabling, hosts)
-        for end in cable.ends
-    }
 
 
 def slots(lab: LabUnderTest, host: str, hca: str) -> dict[int, tuple[str, str]]:
