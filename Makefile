@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vm test-vm-fabric lint types unit sanity docs-lint test-lab format lab-down clean
+.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab format lab-down clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export LC_ALL := C.UTF-8
@@ -15,7 +15,7 @@ step := python tools/step.py run
 node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plugins/,modules module_utils)
 
 help: ## list these targets
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 23
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 	@echo '  LAB_NAME=x        works with another lab than the usual one; several can exist side by side'
 
 setup: ## install what is missing on this machine, and the pinned tools into .venv
@@ -68,11 +68,6 @@ test-vm: export LAB_NAME ?= vmtest
 test-vm: setup ## scenarios in the virtual-machine lab; leaves no lab behind
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'virtual-machine lab' --junit .cache/junit/vm.xml -- pytest tests/lab -m vm
-
-test-vm-fabric: export LAB_NAME ?= vmtest
-test-vm-fabric: setup ## the fabric playbook over Soft-RoCE; minutes of emulation, wants a quiet machine
-	@trap 'python -m lab down --family' EXIT
-	$(step) 'fabric on virtual machines' -- pytest tests/lab -m vm_fabric
 
 format: setup ## rewrite Python files the way `make lint` wants them
 	@ruff check --fix --quiet . || true
