@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from ansible_collections.sparkfleet.cluster.plugins.module_utils._text import (
-    fold_hosts,
-    suggestion,
-)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._text import fold_hosts
 
 DEFAULT_GROUP = "sparks"
 OWN_PREFIX = "spark_"
@@ -72,6 +70,13 @@ def _boolean(value: Any) -> str | None:
     return f"is {value!r}, which is neither true nor false"
 
 
+def _one_of(*words: str) -> Callable[[Any], str | None]:
+    def judge(value: Any) -> str | None:
+        return None if value in words else f"is {value!r}; it must be one of {', '.join(words)}"
+
+    return judge
+
+
 def _judged_by_the_plan(_value: Any) -> str | None:
     """``fabric_plan`` knows what goes together, and tells every reason at once."""
     return None
@@ -104,6 +109,11 @@ VARIABLES: dict[str, Callable[[Any], str | None]] = {
     "spark_fabric_reserved_networks": _judged_by_the_plan,
     "spark_fabric_ports": _judged_by_the_plan,
     "spark_nccl": _judged_by_the_plan,
+    "spark_model": _text,
+    "spark_weights_mode": _one_of("nfs", "local", "both"),
+    "spark_profile": _judged_by_the_plan,
+    "spark_settings": _judged_by_the_plan,
+    "spark_image": _judged_by_the_plan,
 }
 
 
@@ -176,11 +186,17 @@ def check_addresses(hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
-    """Likely misspellings: variables of our prefix that nothing reads, but that resemble one."""
+    """Likely misspellings: variables of our prefix that nothing reads, but that resemble one.
+
+    They are compared without the prefix, which alone makes short names look alike.
+    """
+    known = [name.removeprefix(OWN_PREFIX) for name in VARIABLES if name.startswith(OWN_PREFIX)]
     return [
-        f"nothing reads the variable {name}{suggestion(name, VARIABLES)}."
+        f"nothing reads the variable {name} (did you mean {OWN_PREFIX}{near[0]}?)."
         for name in dict.fromkeys(names)
-        if name.startswith(OWN_PREFIX) and name not in VARIABLES and suggestion(name, VARIABLES)
+        if name.startswith(OWN_PREFIX)
+        and name not in VARIABLES
+        and (near := get_close_matches(name.removeprefix(OWN_PREFIX), known, n=1, cutoff=0.75))
     ]
 
 

@@ -121,6 +121,8 @@ def test_groups(groups: Mapping[str, Sequence[str]], problems: list[str]) -> Non
         ("spark_partial", "yes", None),
         ("spark_partial", "'false'", None),
         ("spark_partial", "maybe", "is 'maybe', which is neither true nor false"),
+        ("spark_weights_mode", "nfs", None),
+        ("spark_weights_mode", "smb", "is 'smb'; it must be one of nfs, local, both"),
         ("spark_home", "44:11:22:33:44:55", None),  # somebody else's
     ],
 )
