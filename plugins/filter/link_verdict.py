@@ -33,8 +33,8 @@ options:
     description:
       - The results of M(sparkfleet.cluster.fabric_rdma_test) of all rounds and stages, as one list
         for each host name. Of several for one link and stage the last one counts.
+      - None where measuring was not asked for.
     type: dict
-    default: {}
   cables:
     description:
       - The result of P(sparkfleet.cluster.link_cables#filter). With it is known which MAC address
@@ -122,15 +122,16 @@ _value:
           elements: str
         code:
           description:
-            - C(ping), C(no-ping-result), C(wrong-port), C(not-measured), C(no-result), C(rping),
-              C(perftest), C(perftest-together), C(roce-mtu), C(throttled), C(pcie-link),
-              C(half-rate), C(one-twin-only), C(below-gate), C(asymmetric), C(latency) or
+            - C(ping), C(no-ping-result), C(wrong-port), C(not-measured), C(not-asked),
+              C(no-result), C(rping), C(perftest), C(perftest-together), C(roce-mtu),
+              C(throttled), C(pcie-link), C(half-rate), C(one-twin-only), C(below-gate),
+              C(asymmetric), C(latency) or
               C(lost-packets).
           type: str
         severity:
           description:
             - C(failure), C(warning) for C(asymmetric) and C(lost-packets), which fail no link, or
-              C(unknown) for C(not-measured) and C(no-result).
+              C(unknown) for C(not-measured), C(not-asked) and C(no-result).
           type: str
         host:
           description: The host it is about, null where it is about both.
@@ -172,7 +173,7 @@ def link_verdict(
         wanted = Gate(**{name: float(value) for name, value in gate.items()})
     except (TypeError, ValueError) as error:
         raise AnsibleTemplatePluginError(f"link_verdict: {error}") from error
-    return verdict(schedule, pings, rdma or {}, gate=wanted, cables=cables or None)
+    return verdict(schedule, pings, rdma, gate=wanted, cables=cables or None)
 
 
 class FilterModule:

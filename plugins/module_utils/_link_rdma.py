@@ -144,6 +144,12 @@ def _gid_index(tree: Tree, hca: str, address: str) -> int | None:
     return None
 
 
+def has_rdma(tree: Tree) -> bool:
+    """Whether this host has RDMA devices at all."""
+    devices = rdma_devices(tree)
+    return not isinstance(devices, Missing) and bool(devices)
+
+
 def why_not(twins: Sequence[Mapping[str, Any]], tree: Tree, command: Runner) -> str | None:
     """Why nothing can be measured on this host; None where it can. `twins` are those with GIDs."""
     devices = rdma_devices(tree)

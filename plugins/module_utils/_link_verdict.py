@@ -31,6 +31,7 @@ PROBLEMS = {
         "net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2 on {peer}."
     ),
     "not-measured": "not measured: {why}.",
+    "not-asked": "not measured in this run; -e roce_fabric_measure=always asks for it.",
     "no-result": "no measurement is known; make the host reachable, and run without --limit.",
     "rping": (
         "rping {way} over twin {domain}: {error}. Does a firewall drop it (ufw status), or does "
@@ -73,7 +74,7 @@ PROBLEMS = {
 }
 # These do not make a link fail.
 WARNINGS = ("asymmetric", "lost-packets")
-_UNKNOWN = ("not-measured", "no-result")
+_UNKNOWN = ("not-measured", "not-asked", "no-result")
 
 # What a message of a program means on this fabric.
 _HINTS = {
@@ -109,7 +110,7 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]
 def link_verdict(
     schedule: Mapping[str, Any],
     pings: Mapping[str, Mapping[str, Any]],
-    rdma: Results,
+    rdma: Results | None,
     *,
     gate: Gate,
     cables: Mapping[str, Any] | None = None,
@@ -170,7 +171,7 @@ class _Link:
         self,
         link: Mapping[str, Any],
         pings: Mapping[str, Mapping[str, Any]],
-        rdma: Results,
+        rdma: Results | None,
         macs: Mapping[tuple[str, str], str],
         gate: Gate,
     ) -> None:
@@ -178,22 +179,27 @@ class _Link:
         self._pings = pings
         self._macs = macs
         self._gate = gate
+        self._asked = rdma is not None
         first, second = link["hosts"]
         self._directions = {"there": (first, second), "back": (second, first)}
         self._ways = {way: f"from {one} to {two}" for way, (one, two) in self._directions.items()}
         self._clients, self._servers = (
-            {host: self._find(rdma, host, stages) for host in link["hosts"]}
+            {host: self._find(rdma or {}, host, stages) for host in link["hosts"]}
             for stages in (("measure",), ("serve", "collect"))
         )
         self._problems: list[dict[str, Any]] = []
         self._twins = [self._twin(place) for place in range(len(link["twins"]))]
 
     def _find(self, rdma: Results, host: str, stages: Sequence[str]) -> Mapping[str, Any]:
-        """The last result of a host for this link."""
+        """The last result of a host for this link.
+
+        A host without RDMA says so once, for all its links.
+        """
         found = [
             result
             for result in rdma.get(host, ())
-            if result.get("link") == self._link["link"] and result.get("stage") in stages
+            if (result.get("link") == self._link["link"] and result.get("stage") in stages)
+            or result.get("rdma") is False
         ]
         return found[-1] if found else {}
 
@@ -300,7 +306,7 @@ class _Link:
             if why:
                 self._say("not-measured", host=host, why=why)
             elif not all(told):
-                self._say("no-result", host=host)
+                self._say("no-result" if self._asked else "not-asked", host=host)
         return all(result.get("measured") for _host, result in results)
 
     def _check_programs(self) -> None:

@@ -143,6 +143,10 @@ why:
   description: Why it could not, null where it could.
   returned: always
   type: str
+rdma:
+  description: Whether this host has RDMA devices at all. False is true of all its links.
+  returned: when it cannot do its part
+  type: bool
 twins:
   description:
     - One entry for each twin, with C(domain), C(hca), C(gid_index), and the results C(rping),
@@ -192,6 +196,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_rdma import (
     Settings,
     collect,
+    has_rdma,
     measure,
     serve,
     timeout,
@@ -214,7 +219,7 @@ def run(wanted: dict[str, Any], tree: Tree) -> dict[str, Any]:
     why = why_not(twins, tree, run_command)
     result: dict[str, Any] = {}
     if why:
-        return {"measured": False, "why": why}
+        return {"measured": False, "why": why, "rdma": has_rdma(tree)}
     if wanted["stage"] == "serve":
         result = serve(twins, settings, tree)
     elif wanted["stage"] == "measure":

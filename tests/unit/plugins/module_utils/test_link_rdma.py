@@ -19,6 +19,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._link_rdma impo
     Settings,
     collect,
     error_counters,
+    has_rdma,
     measure,
     serve,
     steps,
@@ -284,6 +285,7 @@ def test_why_a_host_cannot_measure(
     def command(argv: Sequence[str]) -> Command:
         return Command(NOT_FOUND if argv[0] == missing else 0, "", "")
 
+    assert has_rdma(tree) == ("sys/class/infiniband" not in files)
     found = why_not(with_gids(TWINS, tree), tree, command)
     assert found == why if why is None or found is None else why in found
 

@@ -277,6 +277,30 @@ def losing(proof: Proof) -> None:
     proof.result("spark2", "collect")["hcas"][1]["errors"] = {"packet_seq_err": 1}
 
 
+def test_measuring_that_was_not_asked_for_is_no_fault_of_a_host() -> None:
+    proof = Proof()
+    judged = link_verdict(proof.schedule, proof.pings, None, gate=Gate())
+    assert judged["not_measured"] == [0, 1, 2, 3]
+    told = [(problem["code"], problem["host"]) for problem in judged["problems"]]
+    assert told[:2] == [("not-asked", "spark1"), ("not-asked", "spark2")]
+    assert len(told) == 8
+    assert (
+        "spark1..spark4: not measured in this run; -e roce_fabric_measure=always asks"
+        in (judged["text"])
+    )
+
+
+def test_a_host_without_rdma_says_so_once_for_all_its_links() -> None:
+    proof = Proof()
+    told = {"measured": False, "why": "no RDMA stack", "rdma": False, "stage": "measure"}
+    proof.rdma["spark1"] = [{**told, "link": 3}]
+    problems = proof.judge()["problems"]
+    assert [(p["link"], p["code"], p["host"]) for p in problems] == [
+        (0, "not-measured", "spark1"),
+        (3, "not-measured", "spark1"),
+    ]
+
+
 THERE, BACK = "from spark1 to spark2", "from spark2 to spark1"
 
 
