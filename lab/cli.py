@@ -23,7 +23,7 @@ from lab.system import CACHE, STATE, LabError, become_root, lock, need_programs,
 from lab.vms import Machines
 
 # Read by anybody, changed by root.
-_UNPRIVILEGED = ("inventory", "summary")
+_UNPRIVILEGED = ("inventory", "summary", "checkpoint")
 
 
 def backend_of(lab: Lab, network: Network) -> Backend:
@@ -211,6 +211,24 @@ def snapshot(options: argparse.Namespace) -> None:
     (machines.snapshot if options.verb == "snapshot" else machines.restore)(options.snapshot)
 
 
+def make_checkpoint(options: argparse.Namespace) -> None:
+    from lab import checkpoint  # needs numpy, which the rest of the lab does not
+
+    rows: Sequence[int] = checkpoint.REAL_ROWS if options.sparse else checkpoint.ROWS
+    if options.rows:
+        rows = tuple(int(count) for count in options.rows.split(","))
+    told = checkpoint.make(
+        options.directory, rows=rows, layers=checkpoint.LAYERS[: len(rows)], sparse=options.sparse
+    )
+    path = options.directory.with_name(f"{options.directory.name}.yml")
+    checkpoint.write_facts(path, told)
+    say(f"{options.directory}: {told['weight_bytes']} bytes of weights")
+    say(f"{path}: the facts about it, for spark_model")
+    if options.host:
+        lab = existing(options.name).lab
+        checkpoint.put(lab, lab.host(options.host), options.directory)
+
+
 def purge(_options: argparse.Namespace) -> None:
     """Images and engine data; only without labs, since they stand on them."""
     if spec.all_labs():
@@ -292,6 +310,11 @@ def _parser() -> argparse.ArgumentParser:
             words.add_argument("--leave", type=int, default=0, metavar="MiB", help="space to leave")
     words = on_host("gid-shift", gid_shift, "move a port's IPv4 GIDs, leaving a hole")
     words.add_argument("port", help="netdev or RDMA device of the port")
+    words = verb("checkpoint", make_checkpoint, "write a stand-in for the model's checkpoint")
+    words.add_argument("directory", type=Path, help="on this machine; facts go to DIRECTORY.yml")
+    words.add_argument("--rows", metavar="N[,M]", help="rows of each Engram table")
+    words.add_argument("--sparse", action="store_true", help="tables of real size, mostly holes")
+    words.add_argument("--host", help="and copy it to /data/checkpoint of this host")
     for name, about in [
         ("snapshot", "save memory and disks of all virtual machines"),
         ("restore", "put all virtual machines back to a snapshot"),

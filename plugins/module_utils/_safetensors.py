@@ -128,8 +128,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
             raise SafetensorsError(
                 "header-too-large",
                 file,
-                f"its first 8 bytes tell a header of {length} bytes, of at most {MAX_HEADER}; this is not "
-                "a safetensors file, or its start is damaged",
+                f"its first 8 bytes tell a header of {length} bytes, of {MAX_HEADER} at most; not "
+                "a safetensors file, or damaged at its start",
             )
         if length > size - 8:
             raise SafetensorsError(
