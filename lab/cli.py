@@ -19,6 +19,7 @@ from lab.cabling import CABLINGS, cables
 from lab.containers import Containers
 from lab.network import Network, machine_routes
 from lab.spec import BACKENDS, Lab
+from lab.standin import image as standin
 from lab.system import CACHE, STATE, LabError, become_root, lock, need_programs, say, step
 from lab.vms import Machines
 
@@ -204,6 +205,14 @@ def gid_shift(options: argparse.Namespace) -> None:
     say(f"{options.host} {port.hca}: {faults.shift_gid(lab, lab.host(options.host), port)}")
 
 
+def image(options: argparse.Namespace) -> None:
+    if options.archive:
+        say(str(standin.archive(options.architecture)))
+        return
+    lab = existing(options.name).lab
+    standin.load(lab, options.hosts or [host.name for host in lab.hosts])
+
+
 def snapshot(options: argparse.Namespace) -> None:
     machines = existing(options.name).backend
     if not isinstance(machines, Machines):
@@ -315,6 +324,10 @@ def _parser() -> argparse.ArgumentParser:
     words.add_argument("--rows", metavar="N[,M]", help="rows of each Engram table")
     words.add_argument("--sparse", action="store_true", help="tables of real size, mostly holes")
     words.add_argument("--host", help="and copy it to /data/checkpoint of this host")
+    words = verb("image", image, "put the image of the stand-in engine on the hosts")
+    words.add_argument("hosts", nargs="*", metavar="HOST", help="default: all of them")
+    words.add_argument("--archive", action="store_true", help="only make it, and say where it is")
+    words.add_argument("--architecture", help="what the archive claims to be for (a mistake)")
     for name, about in [
         ("snapshot", "save memory and disks of all virtual machines"),
         ("restore", "put all virtual machines back to a snapshot"),
