@@ -122,11 +122,10 @@ _value:
           elements: str
         code:
           description:
-            - C(ping), C(no-ping-result), C(wrong-port), C(not-measured), C(not-asked),
-              C(no-result), C(rping), C(perftest), C(perftest-together), C(roce-mtu),
-              C(throttled), C(pcie-link), C(half-rate), C(one-twin-only), C(below-gate),
-              C(asymmetric), C(latency) or
-              C(lost-packets).
+            - C(ping), C(no-ping-result), C(wrong-port), C(not-measured),
+              C(measurement-lost), C(not-asked), C(no-result), C(rping), C(perftest),
+              C(perftest-together), C(roce-mtu), C(throttled), C(pcie-link), C(half-rate),
+              C(one-twin-only), C(below-gate), C(asymmetric), C(latency) or C(lost-packets).
           type: str
         severity:
           description:

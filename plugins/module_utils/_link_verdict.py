@@ -31,6 +31,7 @@ PROBLEMS = {
         "net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2 on {peer}."
     ),
     "not-measured": "not measured: {why}.",
+    "measurement-lost": "no measurement: {why}. Try again: -e roce_fabric_state=checked.",
     "not-asked": "not measured in this run; -e roce_fabric_measure=always asks for it.",
     "no-result": "no measurement is known; make the host reachable, and run without --limit.",
     "rping": (
@@ -302,9 +303,11 @@ class _Link:
         ]
         for host in self._link["hosts"]:
             told = [result for its_host, result in results if its_host == host]
-            why = next((r["why"] for r in told if r and not r["measured"]), None)
-            if why:
-                self._say("not-measured", host=host, why=why)
+            without = next((r for r in told if r and not r["measured"]), None)
+            if without:
+                # A host with RDMA that could not do its part has a fault; one without has none.
+                code = "measurement-lost" if without.get("rdma") else "not-measured"
+                self._say(code, host=host, why=without["why"])
             elif not all(told):
                 self._say("no-result" if self._asked else "not-asked", host=host)
         return all(result.get("measured") for _host, result in results)

@@ -301,6 +301,11 @@ def test_a_host_without_rdma_says_so_once_for_all_its_links() -> None:
     ]
 
 
+def server_vanished(proof: Proof) -> None:
+    result = proof.result("spark2", "collect")
+    result.update(measured=False, why="no process is running", rdma=True)
+
+
 THERE, BACK = "from spark1 to spark2", "from spark2 to spark1"
 
 
@@ -330,6 +335,11 @@ THERE, BACK = "from spark1 to spark2", "from spark2 to spark1"
             ],
         ),
         (no_rdma, "not measured", [("not-measured", "not measured: no RDMA stack.")]),
+        (
+            server_vanished,
+            "failed",
+            [("measurement-lost", "no measurement: no process is running. Try")],
+        ),
         (no_client, "not measured", [("no-result", "no measurement is known; make the host")]),
         (
             rping_fails,
