@@ -241,7 +241,7 @@ class _Plan:
                 [f"profile {self._profile.name} names no image; set spark_image to its reference."]
             )
         nccl = self._nccl(launch.nccl_env)
-        hosts = {
+        hosts: dict[str, dict[str, Any]] = {
             name: {
                 "rank": int(self._hosts[name]["rank"]),
                 "head": name == head,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 
-from tests.unit.fabrics import plan
 from tests.unit.golden import HERE, assert_golden
 from tests.unit.servings import serving
 
