@@ -237,7 +237,6 @@ class Client:
     def present(self, params: Mapping[str, Any]) -> Outcome:
         """Mount as `read_wanted` says; units of ours for another mount point go."""
         wanted, problems = read_wanted(params)
-        problems += self._on_nfs(params["local"])
         if wanted is None:
             return Outcome(problems=problems)
         mounts = self.mounts()
@@ -246,12 +245,13 @@ class Client:
         before = {path: self._folder.text(path) for path in texts}
         written = [path for path, text in texts.items() if before[path] != text]
         unit = mount_unit(wanted.path)
+        others = [path for path in self._own() if path not in texts]
+        problems += self._on_nfs(params["local"], without=[self._where(path) for path in others])
         problems += self._occupied(wanted, here)
         problems += self._linked(wanted.path) if not here else []
         if problems:
             return Outcome(problems=problems)
         state = units(self._run, [unit, SERVICE])
-        others = [path for path in self._own() if path not in texts]
         why = differences(here[0], wanted) if here else []
         unit_changed = f"{UNITS}/{unit}" in written
         stop = bool(here) and (bool(why) or unit_changed)

@@ -313,8 +313,10 @@ class Server:
                     )
                 ]
             )
-        if not (server.active and server.enabled):
-            actions.append(f"systemctl enable --now {SERVER}")
+        if not server.enabled:
+            actions.append(f"systemctl enable {SERVER}")
+        if not server.active:
+            actions.append(f"systemctl start {SERVER}")
         listener = f"rdma {RDMA_PORT}"
         if params["rdma"] and server.active and listener not in ports:
             actions.append(f"listen on {listener}")
@@ -382,9 +384,9 @@ class Server:
                 raise ShareError(
                     f"{'; '.join(told)}; exportfs says: {done.complaint}. {OWN} is as it was"
                 )
-        start = f"systemctl enable --now {SERVER}"
-        if start in actions:
-            must(self._run(start.split()), [start])
+        for words in (["systemctl", "enable", SERVER], ["systemctl", "start", SERVER]):
+            if " ".join(words) in actions:
+                must(self._run(words), words)
         listener = f"listen on rdma {RDMA_PORT}"
         if listener in actions:
             # The setting counts from the server's next start on; this spares everybody a restart.
@@ -449,10 +451,20 @@ def _denials(path: str, who: Account, found: Mapping[str, Any]) -> list[Problem]
                 "files",
                 f"{_count(files, 'file')} of {path} cannot be read by {who.name}, as whom clients "
                 f"would read, the first is {files[0]} ({_mode(first)}). Let everybody read "
-                f"(chmod -R a+rX {path}), or name their owner in nfs_share_account",
+                f"(chmod -R a+rX {path}){_or_owner(first)}",
             )
         )
     return problems
+
+
+def _or_owner(path: str) -> str:
+    """A remedy only where the owner is not root, as whom clients never read."""
+    try:
+        owner = os.stat(path).st_uid
+        name = pwd.getpwuid(owner).pw_name
+    except (OSError, KeyError):
+        return ""
+    return f", or set nfs_share_account to {name}, who owns it" if owner else ""
 
 
 def _mode(path: str) -> str:
