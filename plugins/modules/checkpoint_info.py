@@ -117,8 +117,8 @@ RETURN = r"""
 state:
   description:
     - V(absent) if there is nothing, V(incomplete) if there is any problem, V(complete) else.
-    - V(stale) if the file system did not answer; then only RV(complete), RV(directory) and RV(problems)
-      are returned.
+    - V(stale) if the file system did not answer; then only RV(complete), RV(directory) and
+      RV(problems) are returned.
   returned: always
   type: str
   sample: complete
@@ -152,7 +152,8 @@ problems:
       type: str
       sample: truncated
     file:
-      description: The file it is about, relative to RV(directory), V(null) if it is about no single one.
+      description:
+        - The file it is about, relative to RV(directory), V(null) if it is about no single one.
       type: str
       sample: model-00009-of-00048.safetensors
     message:
@@ -266,7 +267,8 @@ resolved_root:
   returned: unless stale
   type: str
 directories:
-  description: The directories that hold the data once all links are followed, and RV(directory) itself.
+  description:
+    - The directories that hold the data once all links are followed, and RV(directory) itself.
   returned: unless stale
   type: list
   elements: str
