@@ -17,7 +17,7 @@ is made the manifest `X.json`.
 
 This file needs numpy and runs on a node without Ansible, detached from whoever started it:
 
-    engram_pack.py JOB.json
+    engram_pack.py JOB.json|-
 
 Exit status: 0 done; 1 failed, with the reason in the state file and on stderr; 2 bad arguments.
 """
@@ -51,6 +51,7 @@ SYNC_SECONDS = 2.0  # the work an interruption may cost
 STATE_SECONDS = 1.0
 SAMPLE_ROWS = 1024
 MANIFEST_FORMAT = 1
+VERSION = 1  # of this program
 LOCK, STATE = ".pack.lock", ".pack-state.json"
 VERIFY = ("header", "sample", "full")
 
@@ -251,7 +252,7 @@ class Reader:
         os.close(self.fd)
 
 
-def _pages(size: int) -> memoryview:
+def pages(size: int) -> memoryview:
     """A buffer that begins at a page, as direct I/O wants it."""
     return memoryview(mmap.mmap(-1, -(-size // PAGE) * PAGE + 2 * PAGE))
 
@@ -273,7 +274,7 @@ class _Assembly:
         shard, source, mine = self._shard, self._source, self._local
         if not hasattr(mine, "rows"):
             sizes = (shard.weight_bytes, shard.scale_bytes, shard.row_bytes)
-            mine.weights, mine.scales, mine.rows = (_pages(BLOCK_ROWS * size) for size in sizes)
+            mine.weights, mine.scales, mine.rows = (pages(BLOCK_ROWS * size) for size in sizes)
         first, end = shard.block(number)
         count = end - first
         rows = np.frombuffer(mine.rows, np.uint8, count * shard.row_bytes)
@@ -381,7 +382,7 @@ class Packing:
             if not (assembly.direct and direct):
                 place = self._source.path if not assembly.direct else self._directory
                 self.notes.append(f"{place}: no direct I/O, went through the page cache")
-            manifest = self._manifest()
+            manifest = manifest_of(self._shard, self._source, self._digests)
             try:
                 verify(partial, self._shard, self._source, manifest, self._verify)
             except MismatchError:
@@ -463,26 +464,34 @@ class Packing:
         if not direct:
             os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
 
-    def _manifest(self) -> dict[str, Any]:
-        shard = self._shard
-        return {
-            "format": MANIFEST_FORMAT,
-            "tool": "sparkfleet.cluster.engram_pack",
-            "shard": shard._asdict(),
-            "range": [shard.lo, shard.hi],
-            "size": shard.size,
-            "source": self._source.content,
-            "block_rows": BLOCK_ROWS,
-            "digest": digest_of(self._digests),
-            "blocks": self._digests,
-        }
-
     def _publish(self, manifest: Mapping[str, Any]) -> None:
         """The manifest comes first: a shard without one would never be checked for its rows."""
-        write_whole(f"{self._stem}.json", json.dumps(manifest, indent=0) + "\n")
+        write_manifest(self._directory, self._shard, manifest)
         os.rename(f"{self._stem}.partial", f"{self._stem}.bin")
         _sync_directory(self._directory)
         os.unlink(f"{self._stem}.journal")
+
+
+def manifest_of(shard: Shard, source: Source, digests: Sequence[str]) -> dict[str, Any]:
+    """What is kept beside a shard: what it is, what it is from, and the hashes of its blocks."""
+    return {
+        "format": MANIFEST_FORMAT,
+        "tool": f"sparkfleet.cluster.engram_pack {VERSION}",
+        "shard": shard._asdict(),
+        "range": [shard.lo, shard.hi],
+        "size": shard.size,
+        "source": source.content,
+        "block_rows": BLOCK_ROWS,
+        "digest": digest_of(digests),
+        "blocks": list(digests),
+    }
+
+
+def write_manifest(directory: str, shard: Shard, manifest: Mapping[str, Any]) -> None:
+    """Put the manifest of a shard in its place."""
+    write_whole(
+        os.path.join(directory, f"{shard.stem}.json"), json.dumps(manifest, indent=0) + "\n"
+    )
 
 
 def digest_of(digests: Sequence[str]) -> str:
@@ -491,7 +500,7 @@ def digest_of(digests: Sequence[str]) -> str:
 
 
 def _aligned(data: bytes) -> memoryview:
-    buffer = _pages(len(data))
+    buffer = pages(len(data))
     buffer[: len(data)] = data
     return buffer[: len(data)]
 
@@ -574,7 +583,7 @@ def sample(shard: Shard) -> list[int]:
 
 def _compare_sample(path: str, shard: Shard, source: Source) -> None:
     packed, table = Reader(path), Reader(source.path)
-    buffer = _pages(PAGE)
+    buffer = pages(PAGE)
     try:
         names = tensor_names(shard.layer)
         for row in sample(shard):
@@ -616,7 +625,7 @@ def _hash_all(
 
     def look(number: int) -> tuple[str, str]:
         if not hasattr(local, "rows"):
-            local.rows = _pages(BLOCK_ROWS * shard.row_bytes)
+            local.rows = pages(BLOCK_ROWS * shard.row_bytes)
         first, end = shard.block(number)
         length = (end - first) * shard.row_bytes
         got = reader.read(local.rows, shard.offset(first), length, f"rows {first} to {end}")
@@ -724,7 +733,9 @@ class Job:
             path = os.path.join(self._directory, f"{shard.stem}.bin")
             if packed:
                 manifest = read_manifest(self._directory, shard)
-                verify(path, shard, source, manifest, self._job["verify"], self._progress)
+                digests = verify(path, shard, source, manifest, self._job["verify"], self._progress)
+                if digests and manifest is None:
+                    write_manifest(self._directory, shard, manifest_of(shard, source, digests))
             else:
                 packing = Packing(self._directory, shard, source, self._job["verify"])
                 packing.run(self._progress)
@@ -760,10 +771,13 @@ class Job:
 def main(arguments: Sequence[str]) -> int:
     """Do the job that a file describes."""
     if len(arguments) != 1:
-        print("usage: engram_pack.py JOB.json", file=sys.stderr)
+        print("usage: engram_pack.py JOB.json|-", file=sys.stderr)
         return 2
-    with open(arguments[0], encoding="utf-8") as stream:
-        job = Job(json.load(stream))
+    if arguments[0] == "-":
+        job = Job(json.load(sys.stdin))
+    else:
+        with open(arguments[0], encoding="utf-8") as stream:
+            job = Job(json.load(stream))
     try:
         job.run()
     except PackError as error:
