@@ -178,7 +178,7 @@ def serve(twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree) ->
     """Start the server of every test, in a process that is left behind.
 
     Returns:
-        Nothing; or `why` it was not started.
+        Nothing; or `why` it was not started, and `lost`.
     """
     tests = [test for step in steps(len(twins), settings) for test in step]
     # Every test may take its time and its grace, in turn, on the busiest of hosts.
@@ -201,20 +201,25 @@ def serve(twins: Sequence[Mapping[str, Any]], settings: Settings, tree: Tree) ->
         }
 
     why = _link_detached.start(_NAME, lifetime, work)
-    return {"why": why} if why else {}
+    return {"why": why, "lost": True} if why else {}
 
 
 def collect() -> dict[str, Any]:
     """End the servers.
 
     Returns:
-        What the ones that failed said, and the HCAs; or `why` there are none.
+        What the ones that failed said, and the HCAs; or `why` there are none: because the servers
+        are `lost`, or programs find no `usable` device.
     """
     result = _link_detached.collect(_NAME)
     if isinstance(result, Missing):
-        return {"why": str(result)}
+        return {"why": str(result), "lost": True}
     errors = [server["error"] for server in result["servers"] if no_device(server["error"])]
-    return {"why": _UNUSABLE.format(error=errors[0])} if errors else result
+    return _unusable(errors[0]) if errors else result
+
+
+def _unusable(error: str) -> dict[str, Any]:
+    return {"why": _UNUSABLE.format(error=error), "usable": False}
 
 
 def _spawn(argv: Sequence[str]) -> subprocess.Popen[str] | str:
@@ -256,7 +261,8 @@ def measure(
     its full time to fail as well.
 
     Returns:
-        Results for each twin, for all of them together, and the HCAs; or `why` there are none.
+        Results for each twin, for all of them together, and the HCAs; or `why` there are none,
+        because programs find no `usable` device.
     """
     before = error_counters(twins, tree)
     results: list[dict[str, Any]] = [
@@ -276,7 +282,7 @@ def measure(
             with ThreadPoolExecutor(len(step)) as pool:
                 answers = list(pool.map(lambda argv: _call(argv, command), argvs))
         if any(no_device(answer["error"]) for answer in answers):
-            return {"why": _UNUSABLE.format(error=answers[0]["error"])}
+            return _unusable(answers[0]["error"])
         if first.together:
             together = _sum(answers)
             continue

@@ -200,7 +200,7 @@ class _Link:
             result
             for result in rdma.get(host, ())
             if (result.get("link") == self._link["link"] and result.get("stage") in stages)
-            or result.get("rdma") is False
+            or result.get("usable") is False
         ]
         return found[-1] if found else {}
 
@@ -305,8 +305,7 @@ class _Link:
             told = [result for its_host, result in results if its_host == host]
             without = next((r for r in told if r and not r["measured"]), None)
             if without:
-                # A host with RDMA that could not do its part has a fault; one without has none.
-                code = "measurement-lost" if without.get("rdma") else "not-measured"
+                code = "measurement-lost" if without.get("lost") else "not-measured"
                 self._say(code, host=host, why=without["why"])
             elif not all(told):
                 self._say("no-result" if self._asked else "not-asked", host=host)

@@ -143,9 +143,14 @@ why:
   description: Why it could not, null where it could.
   returned: always
   type: str
-rdma:
-  description: Whether this host has RDMA devices at all. False is true of all its links.
-  returned: not in check mode
+usable:
+  description:
+    - Whether this host has RDMA devices that programs can use. False is true of all its links.
+  returned: when it cannot do its part
+  type: bool
+lost:
+  description: Whether a measurement that had begun came to nothing, so that it has to be repeated.
+  returned: when it did
   type: bool
 twins:
   description:
@@ -219,7 +224,7 @@ def run(wanted: dict[str, Any], tree: Tree) -> dict[str, Any]:
     why = why_not(twins, tree, run_command)
     result: dict[str, Any] = {}
     if why:
-        return {"measured": False, "why": why, "rdma": has_rdma(tree)}
+        return {"measured": False, "why": why, "usable": has_rdma(tree)}
     if wanted["stage"] == "serve":
         result = serve(twins, settings, tree)
     elif wanted["stage"] == "measure":
@@ -227,7 +232,7 @@ def run(wanted: dict[str, Any], tree: Tree) -> dict[str, Any]:
         result = measure(twins, settings, tree, lambda argv: run_command(argv, timeout=limit))
     else:
         result = collect()
-    return {"measured": "why" not in result, "why": None, "rdma": True, **result}
+    return {"measured": "why" not in result, "why": None, **result}
 
 
 def main() -> None:

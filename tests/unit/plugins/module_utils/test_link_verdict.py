@@ -292,7 +292,7 @@ def test_measuring_that_was_not_asked_for_is_no_fault_of_a_host() -> None:
 
 def test_a_host_without_rdma_says_so_once_for_all_its_links() -> None:
     proof = Proof()
-    told = {"measured": False, "why": "no RDMA stack", "rdma": False, "stage": "measure"}
+    told = {"measured": False, "why": "no RDMA stack", "usable": False, "stage": "measure"}
     proof.rdma["spark1"] = [{**told, "link": 3}]
     problems = proof.judge()["problems"]
     assert [(p["link"], p["code"], p["host"]) for p in problems] == [
@@ -303,7 +303,7 @@ def test_a_host_without_rdma_says_so_once_for_all_its_links() -> None:
 
 def server_vanished(proof: Proof) -> None:
     result = proof.result("spark2", "collect")
-    result.update(measured=False, why="no process is running", rdma=True)
+    result.update(measured=False, why="no process is running", lost=True)
 
 
 THERE, BACK = "from spark1 to spark2", "from spark2 to spark1"
