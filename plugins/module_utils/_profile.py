@@ -76,6 +76,7 @@ LINES = {
 _LISTS = ("entrypoint", "command", "mounts", "devices", "capabilities", "provides", "topologies")
 _FLAGS = ("gpus", "privileged", "required", "weak")
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+_KINDS = {bool: "true or false", int: "a whole number from 0", float: "a number from 0"}
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 Read = Callable[[str, str], tuple[str, Any]]  # (name, where it is named) -> (its place, content)
@@ -236,9 +237,7 @@ def apply_settings(profile: Profile, settings: Any) -> tuple[Profile, list[str]]
         elif value is not None:
             given = _like(known[name], value)
             if given is None:
-                kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(
-                    type(known[name]), "text"
-                )
+                kind = _KINDS.get(type(known[name]), "text")
                 checks.problems.append(f"{where}.{name} is {value!r}, expected {kind}.")
             else:
                 chosen[name] = given

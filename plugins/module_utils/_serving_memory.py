@@ -19,6 +19,7 @@ from typing import Any
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._text import fold_hosts, gib
 
 PAGE = 256  # tokens: the KV pool is made of pages of so many
+PREFILL_SP_FLOOR = 2048  # tokens of a chunk that is split among ranks
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -108,8 +109,16 @@ class Rank:
         if not kv:
             return 0
         budget = self.setting("mem_fraction_static") * (total - self.number("system"))
-        budget -= sum(self.fixed.values()) + self.swa + 1e8
-        return max(0, int(budget / kv) // PAGE * PAGE)
+        return max(0, int((budget - self._beside_pool) / kv) // PAGE * PAGE)
+
+    def fraction_for(self, tokens: int, total: float) -> float:
+        """The memory fraction that leaves room for so many tokens."""
+        budget = tokens * self.number("kv_token") + self._beside_pool
+        return budget / (total - self.number("system"))
+
+    @property
+    def _beside_pool(self) -> float:
+        return sum(self.fixed.values()) + self.swa + 1e8
 
     def asked_tokens(self, total: float) -> int:
         """The size of the KV pool that is asked for: the pin, or all there is room for."""
@@ -136,16 +145,18 @@ class Rank:
         if kv and pin:
             tokens = int(pin - deficit / kv) // PAGE * PAGE
             if tokens >= max(context, 1):
-                yield f"max_total_tokens to {tokens}"
+                yield f"lower max_total_tokens to {tokens}"
         if self.request:
             requests = self.setting("max_running_requests") - math.ceil(deficit / self.request)
             if requests >= 1:
-                yield f"max_running_requests to {requests:.0f}"
+                yield f"lower max_running_requests to {requests:.0f}"
         if not self.chunked and self.transient:
             room = self.transient - deficit
             chunk = int(room / (self.number("indexer_transient") * context)) // PAGE * PAGE
-            if chunk > 0:
-                yield f"chunked_prefill_size to {chunk}"
+            if chunk >= (PREFILL_SP_FLOOR if self.env.get("DSV41_PREFILL_SP") == "1" else 1):
+                yield f"lower chunked_prefill_size to {chunk}"
+            if self.transient - self.number("indexer_chunked") >= deficit:
+                yield "set DSV41_INDEXER_CHUNKED to 1"
 
     def least_ranks(self, room: float) -> int | None:
         """The smallest number of ranks among which the weights fit."""
@@ -155,36 +166,37 @@ class Rank:
 
 
 def check_memory(rank: Rank, totals: Mapping[str, float], head: str) -> Iterator[str]:
-    """Whether every rank fits on its node. `totals` is the memory of each host in bytes."""
+    """Whether every rank fits on its node. `totals` is the memory of each host in bytes.
+
+    Hosts with equal memory are told of together, by what the head needs if it is one of them.
+    """
     if not rank.known:
         return
-    alike: dict[tuple[float, bool], list[str]] = {}
+    alike: dict[float, list[str]] = {}
     for host, total in totals.items():
-        alike.setdefault((total, host == head), []).append(host)
+        alike.setdefault(total, []).append(host)
     spare = rank.number("free")
-    for (total, is_head), hosts in alike.items():
-        items = rank.items(total, head=is_head)
+    for total, hosts in alike.items():
+        items = rank.items(total, head=head in hosts)
         needed = sum(items.values())
-        room = total - spare
-        if needed <= room:
+        deficit = needed + spare - total
+        if deficit <= 0:
             continue
-        deficit = needed - room
         parts = ", ".join(f"{name} {gib(size)}" for name, size in items.items())
-        where = f"{fold_hosts(hosts)} ({'the head' if is_head else 'workers'})"
         reasons = list(rank.remedies(deficit))
-        remedy = f"lower {', or '.join(reasons)}" if reasons else _fewer(rank, room - needed, room)
         yield (
-            f"memory: a rank on {where} needs {gib(needed)} and {gib(spare)} to spare, of "
-            f"{gib(total)}; {gib(deficit)} too much ({parts}); {remedy}."
+            f"memory: a rank on {fold_hosts(hosts)} needs {gib(needed)} and {gib(spare)} to spare, "
+            f"but the host has {gib(total)}, so {gib(deficit)} are missing ({parts}); "
+            f"{', or '.join(reasons) if reasons else _fewer(rank, deficit, total - spare)}."
         )
 
 
-def _fewer(rank: Rank, missing: float, room: float) -> str:
+def _fewer(rank: Rank, deficit: float, room: float) -> str:
     rest = room - rank.number("system") - (rank.number("draft") if rank.speculative else 0)
     least = rank.least_ranks(rest)
     if least and least > rank.tensor_parallel:
         return f"the weights alone need {least} hosts or more"
-    return f"lower several settings together until {gib(-missing)} are gained"
+    return f"lower several settings together until {gib(deficit)} are gained"
 
 
 def check_pool(rank: Rank, totals: Mapping[str, float]) -> tuple[list[str], list[str]]:
@@ -198,14 +210,19 @@ def check_pool(rank: Rank, totals: Mapping[str, float]) -> tuple[list[str], list
     context = int(rank.setting("context_length"))
     smallest = min(totals.values())
     fit, pin = rank.pool_tokens(smallest), rank.asked_tokens(smallest)
-    if min(fit, pin) < context:
-        short = "max_total_tokens is" if pin < fit else "mem_fraction_static leaves a KV pool of"
-        remedy = f"lower context_length to {min(fit, pin) // PAGE * PAGE}"
-        if fit >= context:
-            remedy += f", or raise max_total_tokens to {context}"
+    if pin < context <= fit:
         problem = (
-            f"{short} {min(fit, pin)} tokens, less than one prompt of context_length {context}; "
-            f"{remedy}."
+            f"max_total_tokens is {pin}, less than one prompt of context_length {context}; raise "
+            f"it to {context}, or lower context_length to {pin // PAGE * PAGE}."
+        )
+        return [problem], []
+    if fit < context:
+        enough = math.ceil(100 * rank.fraction_for(context, smallest)) / 100
+        ways = [f"raise mem_fraction_static to {enough:g}"] if enough < 1 else []
+        ways += [f"lower context_length to {fit}"] if fit else []
+        problem = (
+            f"mem_fraction_static {fraction:g} leaves a KV pool of {fit} tokens, less than one "
+            f"prompt of context_length {context}; {', or '.join(ways) or 'use more hosts'}."
         )
         return [problem], []
     if pin > fit:

@@ -129,6 +129,7 @@ class _Plan:
     def __init__(
         self, profile: Profile, fabric: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
+        self._known_env = [*profile.section("env")]
         self._profile, self._problems = apply_settings(profile, options.get("settings"))
         self._fabric = fabric["fabric"]
         self._hosts: Mapping[str, Any] = fabric["hosts"]
@@ -229,8 +230,8 @@ class _Plan:
         self._check_forwarded()
         if not self._problems:
             self._problems += check_memory(rank, totals, head)
-            pool_problems, notes = check_pool(rank, totals)
-            self._problems += pool_problems
+        if not self._problems:
+            self._problems, notes = check_pool(rank, totals)
             self._notes += notes
         if self._problems:
             raise PlanError(self._problems)
@@ -250,6 +251,7 @@ class _Plan:
             }
             for name, parts in rendered.items()
         }
+        self._notes += self._strangers()
         if not self._container.get("gpus", True):
             self._notes.append("No GPU is asked for (container.gpus is false).")
         plan: dict[str, Any] = {
@@ -347,6 +349,16 @@ class _Plan:
                     f"profile {self._profile.name}: the setting {name} reaches no rank, because "
                     f"neither env nor arguments refer to ${{{name}}}; add that, or remove it."
                 )
+
+    def _strangers(self) -> list[str]:
+        """New variables that are called almost like one of the profile: slips, perhaps."""
+        given = (self._options.get("settings") or {}).get("env") or {}
+        known = self._known_env
+        return [
+            f"spark_settings.env.{name} is not in the profile{hint}."
+            for name in given
+            if name not in known and (hint := suggestion(name, known))
+        ]
 
     def _checks(self, env: Mapping[str, str]) -> dict[str, Any]:
         head = self._hosts.get(str(self._fabric["head"])) or next(iter(self._hosts.values()))

@@ -15,6 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._serving_memory import (
+    PREFILL_SP_FLOOR,
+)
+
 CONTEXT_FLOOR = 4096  # tokens; the launcher of the image refuses less
 _ON = ("1", "true", "yes", "on")
 # Features of an image that a variable switches on.
@@ -80,15 +84,14 @@ def _splitting(launch: Launch) -> Iterator[str]:
     if launch.on("DSV41_TP_PAD"):
         return
     split = {name: launch.fact(name) for name in ("attention_heads", "o_groups", "vocabulary")}
-    for name, value in split.items():
-        if value % launch.tensor_parallel:
-            works = [n for n in range(1, 65) if all(not v % n for v in split.values() if v)]
-            near = sorted(works, key=lambda n: abs(n - launch.tensor_parallel))[:2]
-            yield (
-                f"{name} of the model is {value}, which {launch.tensor_parallel} ranks cannot "
-                f"split evenly; use {' or '.join(map(str, sorted(near)))} hosts, or DSV41_TP_PAD=1 "
-                "with an image that pads."
-            )
+    uneven = [f"{name} {n}" for name, n in split.items() if n % launch.tensor_parallel]
+    if uneven:
+        works = [n for n in range(1, 65) if all(not v % n for v in split.values() if v)]
+        near = sorted(sorted(works, key=lambda n: abs(n - launch.tensor_parallel))[:2])
+        yield (
+            f"{launch.tensor_parallel} ranks cannot split {', '.join(uneven)} of the model evenly; "
+            f"use {' or '.join(map(str, near))} hosts, or DSV41_TP_PAD=1 with an image that pads."
+        )
 
 
 def _experts(launch: Launch) -> Iterator[str]:
@@ -176,13 +179,14 @@ def _prefill(launch: Launch) -> Iterator[str]:
                 yield f"{name} is {launch.env.get(name)!r}, expected {floor} or more; set {floor}."
     chunk = launch.settings.get("chunked_prefill_size")
     step = launch.tensor_parallel
-    if not launch.on("DSV41_PREFILL_SP") or not isinstance(chunk, int):
+    if not launch.on("DSV41_PREFILL_SP") or not isinstance(chunk, int) or not chunk:
         return
-    if chunk < 2048 or chunk % step:
-        near = max(-(-2048 // step) * step, round(chunk / step) * step)
+    floor = PREFILL_SP_FLOOR
+    if chunk < floor or chunk % step:
+        near = max(-(-floor // step) * step, round(chunk / step) * step)
         yield (
-            f"chunked_prefill_size is {chunk}, but DSV41_PREFILL_SP needs chunks of 2048 tokens or "
-            f"more that {step} ranks split evenly; set it to {near}, or DSV41_PREFILL_SP to 0."
+            f"chunked_prefill_size is {chunk}, but DSV41_PREFILL_SP needs chunks of {floor} tokens "
+            f"or more that {step} ranks split evenly; set it to {near}, or DSV41_PREFILL_SP to 0."
         )
 
 
