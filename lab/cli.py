@@ -207,10 +207,10 @@ def gid_shift(options: argparse.Namespace) -> None:
 
 def image(options: argparse.Namespace) -> None:
     if options.archive:
-        say(str(standin.archive(options.architecture)))
+        say(str(standin.image().archive(options.architecture)))
         return
     lab = existing(options.name).lab
-    standin.load(lab, options.hosts or [host.name for host in lab.hosts])
+    standin.image().load(lab, options.hosts or [host.name for host in lab.hosts])
 
 
 def snapshot(options: argparse.Namespace) -> None:

@@ -1,142 +1,25 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The container image of the stand-in engine, made without a registry and without an engine.
-
-Two layers: a minimal Debian with Python from the distribution's packages, kept in the cache, and
-the package ``sglang`` of this folder. The archive is what ``docker save`` writes, byte for byte the
-same for the same input, so that every host of every lab has one image.
-"""
+"""The image of the stand-in engine: Python, and the package ``sglang`` of this folder."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import tarfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lab import ssh
-from lab.spec import Lab
-from lab.system import CACHE, LabError, lock, need_programs, run, step
+from lab.image import Image
 
 REFERENCE = "sparkfleet-standin:lab"
-_SUITE = "trixie"
-_PACKAGES = (
-    "base-files base-passwd dash coreutils libc-bin python3-minimal libpython3-stdlib".split()
-)
-# The variant `extract` runs no maintainer script and no later hook: what those make is made here.
-_FINISH = """
-set -eu
-ln -sf dash "$1"/usr/bin/sh
-cp "$1"/usr/share/base-passwd/passwd.master "$1"/etc/passwd
-cp "$1"/usr/share/base-passwd/group.master "$1"/etc/group
-mkdir -p "$1"/models "$1"/state "$1"/engram "$1"/root/.cache
-rm -rf "$1"/usr/share/doc "$1"/usr/share/locale "$1"/usr/share/man
-"""
 _SOURCE = Path(__file__).with_name("sglang")
 _PLACE = "usr/lib/python3/dist-packages/sglang"
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def archive(architecture: str | None = None) -> Path:
-    """The image as an archive in the cache, for ``docker load``; built where it is missing.
-
-    Args:
-        architecture: what the image says it is for (the programs in it are this machine's); by
-            default this machine's. A test makes an image of the wrong architecture with it.
-    """
-    base = _base()
-    package = _package()
-    architecture = architecture or _ARCHITECTURES.get(_machine(), _machine())
-    key = hashlib.sha256(base.name.encode() + package + architecture.encode()).hexdigest()[:12]
-    target = CACHE / f"standin-{key}.tar"
-    with lock(CACHE / "standin.lock"):
-        if not target.exists():
-            aside = target.with_suffix(".part")
-            _write(aside, [base.read_bytes(), package], architecture)
-            aside.replace(target)
-    return target
-
-
-def load(lab: Lab, hosts: Sequence[str]) -> None:
-    """Put the image into the Docker engine of each host."""
-    source = archive()
-    with step(f"loading {REFERENCE} on {len(hosts)} host(s)"), ThreadPoolExecutor() as pool:
-        answers = pool.map(lambda name: _load(lab, name, source), hosts)
-        for host, said in zip(hosts, answers, strict=True):
-            if said:
-                raise LabError(f"{host} did not load {source}: {said}")
-
-
-def _load(lab: Lab, host: str, source: Path) -> str:
-    argv = ssh.command(lab, lab.host(host), ["sudo", "docker", "load", "--quiet"])
-    done = run(["sh", "-c", 'f=$1; shift; exec "$@" <"$f"', "sh", source, *argv], check=False)
-    return "" if done.returncode == 0 else done.stderr.strip() or done.stdout.strip()
-
-
-def _machine() -> str:
-    return run(["uname", "-m"]).stdout.strip()
-
-
-def _base() -> Path:
-    """The lower layer: a root file system with Python."""
-    parts = [_SUITE, *_PACKAGES, _FINISH]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
-    tarball = CACHE / f"standin-base-{key}.tar"
-    with lock(CACHE / "standin.lock"):
-        if tarball.exists():
-            return tarball
-        need_programs({"mmdebstrap": "mmdebstrap"})
-        aside = tarball.with_suffix(".part.tar")
-        with step("building the base of the stand-in engine's image (once)"):
-            run(
-                ["mmdebstrap", "--variant=extract", f"--include={','.join(_PACKAGES)}"]
-                + ["--keyring=/usr/share/keyrings/debian-archive-keyring.gpg"]
-                + [f"--extract-hook={_FINISH}", _SUITE, str(aside)],
-                timeout=900,
-                env={"SOURCE_DATE_EPOCH": "0"},
-            )
-            aside.replace(tarball)
-        return tarball
-
-
-def _package() -> bytes:
-    """The upper layer: the Python package that answers to the name of the engine."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path in sorted(_SOURCE.glob("*.py")):
-            entry = tarfile.TarInfo(f"{_PLACE}/{path.name}")
-            entry.size, entry.mode = path.stat().st_size, 0o644
-            tar.addfile(entry, io.BytesIO(path.read_bytes()))
-    return buffer.getvalue()
-
-
-def _write(target: Path, layers: Sequence[bytes], architecture: str) -> None:
-    """A `docker save` archive: a manifest, the configuration of the image, its layers."""
-    digests = [hashlib.sha256(layer).hexdigest() for layer in layers]
-    config = json.dumps(
-        {
-            "architecture": architecture,
-            "os": "linux",
-            "created": "1970-01-01T00:00:00Z",
-            "config": {
-                "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-                "WorkingDir": "/",
-                "Labels": {"sparkfleet.standin": "computes no model"},
-            },
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
-        },
-        sort_keys=True,
-    ).encode()
-    name = f"{hashlib.sha256(config).hexdigest()}.json"
-    names = [f"{digest}/layer.tar" for digest in digests]
-    manifest = json.dumps([{"Config": name, "RepoTags": [REFERENCE], "Layers": names}]).encode()
-    files = {**dict(zip(names, layers, strict=True)), name: config, "manifest.json": manifest}
-    with tarfile.open(target, "w") as tar:
-        for path, data in files.items():
-            entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(data), 0o644
-            tar.addfile(entry, io.BytesIO(data))
+def image() -> Image:
+    """As of the files of this checkout."""
+    return Image(
+        reference=REFERENCE,
+        name="standin",
+        suite="trixie",
+        files={f"{_PLACE}/{p.name}": p.read_bytes() for p in sorted(_SOURCE.glob("*.py"))},
+        labels={"sparkfleet.standin": "computes no model"},
+    )

@@ -404,8 +404,8 @@ def test_proof_lines_have_the_values_of_the_rank():
 
 def test_an_archive_is_what_docker_save_writes(tmp_path):
     layers = [b"one", b"two"]
-    image._write(tmp_path / "a.tar", layers, "arm64")
-    image._write(tmp_path / "b.tar", layers, "arm64")
+    image.image().write(tmp_path / "a.tar", layers, "arm64")
+    image.image().write(tmp_path / "b.tar", layers, "arm64")
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
     with tarfile.open(tmp_path / "a.tar") as tar:
         (manifest,) = json.load(tar.extractfile("manifest.json"))  # type: ignore[arg-type]
