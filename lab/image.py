@@ -88,7 +88,6 @@ class Image:
     def write(self, target: Path, layers: Sequence[bytes], architecture: str) -> None:
         """A `docker save` archive: a manifest, the configuration of the image, its layers."""
         digests = [hashlib.sha256(layer).hexdigest() for layer in layers]
-        unpacked = [f"sha256:{digest}" for digest in digests]
         config = json.dumps(
             {
                 "architecture": architecture,
