@@ -21,15 +21,16 @@ BEFORE, AFTER = 5, 12  # lines of context around a fatal line; a traceback comes
 SHOWN = 400  # characters of a line
 PER_NAME, IN_ALL = 3, 20  # how many fatal lines are kept
 
-# Where a boot is, by what SGLang prints. The last line of these in the log decides.
+# Where a boot is, by what SGLang prints: the branch of the images, and 0.5.23. The last line of these
+# in the log decides.
 STAGES = (
-    ("starting", r"server_args=ServerArgs\("),
-    ("rendezvous", r"Init torch distributed begin"),
-    ("connected", r"Init torch distributed ends"),
+    ("starting", r"server_args=(?:ServerArgs\(|\{)"),
+    ("rendezvous", r"Init (?:torch distributed|parallel) begin"),
+    ("connected", r"Init (?:torch distributed|parallel) ends"),
     ("loading", r"Load weight begin|Loading safetensors|% Completed \| [0-9]+/[0-9]+"),
     ("loaded", r"Load weight end"),
     ("memory pool", r"Memory pool end|KV Cache is allocated|max_total_num_tokens="),
-    ("graphs", r"Capture .*graph.* begin|Capturing batches|Capture cuda graph bs"),
+    ("graphs", r"Capture .*(?i:graph).* begin|Capturing batches|Capture .*\bbs[ =]\["),
     ("warm-up", r"Application startup complete|Uvicorn running on|Starting warm-?up"),
     ("ready", r"The server is fired up and ready to roll|^.*Ready: API on port"),
 )
@@ -47,9 +48,9 @@ _POOL = {
     "context_length": re.compile(r"max_total_num_tokens=.*?context_len=([0-9]+)"),
     "full_tokens": re.compile(r"bytes_per_full_token=.*?full_token=([0-9]+)"),
     "bytes_per_token": re.compile(r"bytes_per_full_token=([0-9]+(?:\.[0-9]+)?)"),
-    "asked": re.compile(r"server_args=ServerArgs\(.*?\bmax_total_tokens=([0-9]+)"),
+    "asked": re.compile(r"server_args=.*?\bmax_total_tokens'?[=:] ?([0-9]+)"),
 }
-_GRAPHS = re.compile(r"Capture .*?\bbs \[([0-9, ]+)\]")
+_GRAPHS = re.compile(r"Capture .*?\bbs[ =]\[([0-9, ]+)\]")
 _SPECULATION = re.compile(r"gamma=([0-9]+), verify_num_draft_tokens=([0-9]+)")
 _NCCL_VERSION = re.compile(r"NCCL version ([0-9]+(?:\.[0-9]+)+)")
 _NCCL_NETWORK = re.compile(r"NCCL INFO .*Using network (\w+)")

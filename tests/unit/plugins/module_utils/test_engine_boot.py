@@ -87,6 +87,10 @@ def test_a_proof_is_found_by_its_lines_and_missed_without(name):
     lines = LINES["proofs"][name]
     proof = PROOFS[name]
     assert states(examine("\n".join([*lines, ""]), proofs=[proof])) == {name: "found"}
+    if proof["count"] == 1:
+        for line in lines:
+            assert states(examine(f"{line}\n", proofs=[proof])) == {name: "found"}, line
+        lines = lines[:1]
     assert states(examine("\n".join([*lines[1:], ""]), proofs=[proof])) == {name: "missing"}
     others = [line for other in LINES["proofs"] if other != name for line in LINES["proofs"][other]]
     assert states(examine("\n".join([*others, ""]), proofs=[proof])) == {name: "missing"}
@@ -272,6 +276,24 @@ def test_the_stages_come_in_their_order():
         if name and name not in told:
             told.append(name)
     assert told == [name for name, _pattern in STAGES]
+
+
+def test_the_same_from_the_words_of_sglang_0_5_23():
+    text = (
+        "server_args={'model_path': '/x', 'api_key': 'sk-1', 'max_total_tokens': 4096}\n"
+        "Init parallel begin.\n"
+    )
+    facts = boot(text)
+    assert facts["stage"]["name"] == "rendezvous"
+    assert facts["pool"]["asked"] == 4096
+    facts = boot("Init parallel ends. elapsed=0.52 s\n", previous=facts)
+    assert facts["stage"]["name"] == "connected"
+    facts = boot("Capture target decode CUDA graph begin. backend=full\n", previous=facts)
+    assert facts["stage"]["name"] == "graphs"
+    facts = boot(
+        "Capture target decode CUDA graph end. bs=[1, 2, 4], elapsed=9 s\n", previous=facts
+    )
+    assert facts["graphs"] == [1, 2, 4]
 
 
 def test_progress_within_loading():
