@@ -261,7 +261,7 @@ class Probe:
         self._figures["canary_seconds"] = round(now - before, 3)
         tokens = reply.completion_tokens
         note = " (a stand-in engine)" if self._model.stand_in else ""
-        told = "no usage reported" if tokens is None else f"{tokens} token"
+        told = "no usage reported" if tokens is None else f"tokens: {tokens}"
         return f"{self._model.id}{note} answered a completion, {told}"
 
     def _why_not(self, error: ProbeError) -> _Ended:
