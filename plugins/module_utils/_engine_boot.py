@@ -21,8 +21,8 @@ BEFORE, AFTER = 5, 12  # lines of context around a fatal line; a traceback comes
 SHOWN = 400  # characters of a line
 PER_NAME, IN_ALL = 3, 20  # how many fatal lines are kept
 
-# Where a boot is, by what SGLang prints: the branch of the images, and 0.5.23. The last line of these
-# in the log decides.
+# Where a boot is, by what SGLang prints, in the branch of the images as well as in 0.5.23. The last
+# of these lines in the log decides.
 STAGES = (
     ("starting", r"server_args=(?:ServerArgs\(|\{)"),
     ("rendezvous", r"Init (?:torch distributed|parallel) begin"),
