@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Missing, ask_all
@@ -54,10 +54,10 @@ _TRIAL_SECONDS = 2.0
 
 
 class Entry(NamedTuple):
-    """One shard of this rank."""
+    """One shard of this rank. `source` is None where there is no checkpoint yet."""
 
     shard: Shard
-    source: Source
+    source: Source | None
     found: Found
 
     @property
@@ -75,7 +75,11 @@ class Order:
     """
 
     def __init__(
-        self, directory: str, shards: Sequence[tuple[Shard, Source]], how: str, timeout: float
+        self,
+        directory: str,
+        shards: Sequence[tuple[Shard, Source | None]],
+        how: str,
+        timeout: float,
     ) -> None:
         self.directory = directory
         self.how = how
@@ -87,6 +91,13 @@ class Order:
     @property
     def todo(self) -> list[Entry]:
         return [entry for entry in self.entries if not entry.packed]
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not packed yet."""
+        return sum(
+            entry.shard.size - entry.found.rows_done * entry.shard.row_bytes for entry in self.todo
+        )
 
     @property
     def idle(self) -> bool:
@@ -108,7 +119,7 @@ class Order:
         """
         problems = []
         for number, entry in enumerate(self.entries):
-            if not entry.packed or self.how != "sample":
+            if not entry.packed or self.how != "sample" or entry.source is None:
                 continue
             path = os.path.join(self.directory, f"{entry.shard.stem}.bin")
             question = functools.partial(_sample, path, entry)
@@ -130,8 +141,8 @@ class Order:
             if entry.found.state not in {"absent", "partial"}
         ]
 
-    def lacking(self) -> list[str]:
-        """What the node lacks for the work."""
+    def lacking(self, *, later: bool) -> list[str]:
+        """What the node lacks for the work; with `later` without what may be installed by then."""
         problems = []
         needed = bytes_needed((entry.shard, entry.found) for entry in self.entries)
         free = bytes_free(self.directory)
@@ -140,7 +151,7 @@ class Order:
                 f"{self.directory} needs {needed} bytes more ({gib(needed)}), and {free} "
                 f"({gib(free)}) are free there: make room, df -h {self.directory}"
             )
-        if importlib.util.find_spec("numpy") is None:
+        if not later and importlib.util.find_spec("numpy") is None:
             problems.append(
                 f"{sys.executable} has no numpy, which packs the rows: apt install python3-numpy"
             )
@@ -152,7 +163,10 @@ class Order:
 
     def rate(self) -> float | None:
         """Bytes per second at which the rows can be read here; None if that cannot be told."""
-        answer = ask_all({"": lambda: _trial(self.todo[0])}, 3 * _TRIAL_SECONDS)[""]
+        shard, source, _found = self.todo[0]
+        if source is None:
+            return None
+        answer = ask_all({"": lambda: _trial(shard, source)}, 3 * _TRIAL_SECONDS)[""]
         return None if isinstance(answer, Missing) else answer
 
     @property
@@ -172,7 +186,7 @@ class Order:
             "shards": [
                 {
                     "shard": entry.shard._asdict(),
-                    "source": entry.source._asdict(),
+                    "source": entry.source._asdict() if entry.source else None,
                     "packed": entry.packed,
                 }
                 for entry in ordered
@@ -201,9 +215,8 @@ def _sample(path: str, entry: Entry) -> dict[str, str]:
     return told
 
 
-def _trial(entry: Entry) -> float:
-    """Read some of the rows, past the page cache, for a moment."""
-    shard, source = entry.shard, entry.source
+def _trial(shard: Shard, source: Source) -> float:
+    """Read some of the rows, past the page cache, for a moment. Bytes per second."""
     reader = Reader(source.path)
     length = min(BLOCK_ROWS, shard.hi - shard.lo) * shard.weight_bytes
     buffer = pages(length)
@@ -323,8 +336,8 @@ def remove(directory: str, shards: Sequence[Shard], *, really: bool) -> tuple[li
     return gone, notes
 
 
-def plan(order: Order) -> Mapping[str, str]:
-    """The change in words, as a diff."""
+def plan(order: Order, rate: float | None = None) -> dict[str, str]:
+    """The change in words, as a diff. `rate` in bytes per second tells how long it takes."""
 
     def lines(states: Sequence[str]) -> str:
         return "".join(
@@ -332,7 +345,11 @@ def plan(order: Order) -> Mapping[str, str]:
             for entry, state in zip(order.entries, states, strict=True)
         )
 
-    return {
-        "before": lines([entry.found.state for entry in order.entries]),
-        "after": lines(["complete" for _entry in order.entries]),
-    }
+    after = lines(["complete" for _entry in order.entries])
+    if rate:
+        minutes, seconds = divmod(int(order.left / rate), 60)
+        after += (
+            f"{gib(order.left)} to pack: {minutes}:{seconds:02d} minutes at the "
+            f"{rate / 2**20:.0f} MiB/s at which they can be read here, if the disk keeps up\n"
+        )
+    return {"before": lines([entry.found.state for entry in order.entries]), "after": after}

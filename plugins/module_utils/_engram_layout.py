@@ -55,6 +55,10 @@ class LayoutError(Exception):
         self.problems = list(problems)
 
 
+class AbsentError(LayoutError):
+    """There is no checkpoint at all where it should be."""
+
+
 class Table(NamedTuple):
     """One table. `source` is None where only its size is known."""
 
@@ -129,9 +133,15 @@ def find_tables(
     """The Engram tables of a checkpoint, from its index, its config and the headers of two files.
 
     Raises:
-        LayoutError: every reason why they cannot be packed.
+        AbsentError: there is no checkpoint.
+        LayoutError: every reason why its tables cannot be packed.
     """
     index = os.path.join(checkpoint, INDEX)
+    if not os.path.lexists(index):
+        raise AbsentError(
+            f"{index} does not exist: there is no checkpoint, or the wrong directory, or what is "
+            "mounted there is not"
+        )
     weight_map = _json(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise LayoutError(f"{index}: there is no weight_map, expected one of tensors to files")

@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Missing, ask_all
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._engram_layout import (
+    AbsentError,
     LayoutError,
     Table,
     find_tables,
@@ -39,6 +40,7 @@ def wanted_shards(wish: Mapping[str, Any]) -> list[tuple[Shard, Source | None]]:
     """What the options of a module mean.
 
     Raises:
+        AbsentError: there is no checkpoint.
         LayoutError: they mean nothing that can be.
     """
     widths = (wish["weight_bytes"], wish["scale_bytes"])
@@ -69,7 +71,7 @@ def _ask(checkpoint: str, revision: str, widths: tuple[int, int], timeout: float
         try:
             return {"tables": find_tables(checkpoint, revision, *widths)}
         except LayoutError as error:
-            return {"problems": error.problems}
+            return {"problems": error.problems, "absent": isinstance(error, AbsentError)}
 
     answer = ask_all({"checkpoint": question}, timeout)["checkpoint"]
     if isinstance(answer, Missing):
@@ -78,5 +80,7 @@ def _ask(checkpoint: str, revision: str, widths: tuple[int, int], timeout: float
             f"timeout 5 ls {checkpoint}"
         )
     if "problems" in answer:
+        if answer["absent"]:
+            raise AbsentError(*answer["problems"])
         raise LayoutError(*answer["problems"])
     return [Table(layer, rows, Source(*source)) for layer, rows, source in answer["tables"]]

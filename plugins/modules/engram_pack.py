@@ -31,7 +31,8 @@ attributes:
       - Can run in C(check_mode) and return changed status prediction without modifying target.
     support: full
     details:
-      - Reads some of the rows for two seconds at most, to tell how long the work takes.
+      - Reads some of the rows for two seconds at most, to tell how long the work takes. Where
+        there is no checkpoint yet, O(tables) tell what would be made.
   diff_mode:
     description: Will return details on what has changed when in diff mode.
     support: full
@@ -256,6 +257,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._engram_job imp
     watch,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._engram_layout import (
+    AbsentError,
     LayoutError,
     bytes_needed,
     describe,
@@ -279,12 +281,18 @@ class Packer:
         self._work = Detached(NAME, run_command)
 
     def run(self) -> dict[str, Any]:
-        shards = wanted_shards(self._wish)
+        try:
+            shards = wanted_shards(self._wish)
+        except AbsentError as error:
+            if not (self._module.check_mode and self._wish["tables"]):
+                raise
+            self._module.warn(f"{error}. Told is what the tables say")
+            shards = wanted_shards({**self._wish, "checkpoint": None})
         if self._wish["state"] == "absent":
             return self._absent([shard for shard, _source in shards])
         order = Order(
             self._wish["directory"],
-            [(shard, source) for shard, source in shards if source],
+            shards,
             self._wish["verify"],
             self._wish["timeout"],
         )
@@ -312,15 +320,19 @@ class Packer:
             self._module.fail_json(msg="\n".join(problems), **self._result(order))
         changed = bool(order.todo) or order.adopts
         told: dict[str, Any] = {"diff": plan(order)} if order.todo else {}
+        if self._module.check_mode and order.todo:
+            rate = order.rate()
+            seconds = round(order.left / rate, 3) if rate else None
+            told = {"diff": plan(order, rate), "seconds_expected": seconds}
         if self._module.check_mode or order.idle:
-            return self._result(order, changed=changed, **told, **self._expected(order))
+            return self._result(order, changed=changed, **told)
         os.makedirs(order.directory, mode=0o755, exist_ok=True)
         install(inspect.getsource(_engram_pack))
         self._work.start(order.unit())
         return self._result(order, changed=changed, running=True, **told)
 
     def _objections(self, order: Order) -> list[str]:
-        problems = order.lacking()
+        problems = order.lacking(later=self._module.check_mode)
         refusal, warning = disk(order.directory)
         if refusal and not self._wish["any_filesystem"]:
             problems.append(f"{refusal}. For a trial set any_filesystem to true")
@@ -335,15 +347,6 @@ class Packer:
             f"{unit} is serving; packing takes its disk and memory. Stop it, or set force to true"
             for unit in serving(run_command, self._wish["rank_units"])
         ]
-
-    def _expected(self, order: Order) -> dict[str, Any]:
-        if not order.todo:
-            return {}
-        rate = order.rate()
-        left = sum(
-            entry.shard.size - entry.found.rows_done * entry.shard.row_bytes for entry in order.todo
-        )
-        return {"seconds_expected": round(left / rate, 1) if rate else None}
 
     def _watched(self, order: Order, seconds: float | None, changed: bool) -> dict[str, Any]:
         if self._module.check_mode:
