@@ -83,9 +83,12 @@ def serving_plan(profile: Any, fabric: Any, *, read: Read, **options: Any) -> di
         if name not in _OPTIONS:
             problem = f"the options: nothing reads {name!r}{suggestion(name, _OPTIONS)}"
             raise PlanError([f"{problem}; there are {', '.join(_OPTIONS)}."])
-    if not (isinstance(fabric, Mapping) and {"fabric", "hosts"} <= set(fabric)):
+    if not (isinstance(fabric, Mapping) and fabric.get("fabric") and fabric.get("hosts")):
         raise PlanError(["the fabric is not what fabric_plan returns."])
     given = {name: plain(value) for name, value in options.items() if value not in ("", None)}
+    for name in ("model", "ports", "memory"):
+        if not isinstance(given.get(name, {}), Mapping):
+            raise PlanError([f"{name} is {given[name]!r}, expected a mapping."])
     chosen = _choose(plain(profile), fabric, read)
     return _Plan(chosen, fabric, given).result()
 
@@ -140,8 +143,7 @@ class _Plan:
         self._notes: list[str] = []
         self._cell = str(options.get("cell", "sparks"))
         self._ports = self._read_ports(options.get("ports"))
-        model = options.get("model") or {}
-        self._model: Mapping[str, Any] = model if isinstance(model, Mapping) else {}
+        self._model: Mapping[str, Any] = options.get("model") or {}
         self._tables = self._read_tables()
         self._check_cell()
 

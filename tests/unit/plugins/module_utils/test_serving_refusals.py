@@ -110,13 +110,13 @@ def test_a_ring_with_stock_nccl():
 
     assert broken(change) == [
         (
-            "a ring of 4 hosts needs a patched NCCL, because stock NCCL connects trees between hosts "
-            "that share no cable; set spark_nccl to switchless-cycle."
+            "a ring of 4 hosts needs a patched NCCL, because stock NCCL connects trees between "
+            "hosts that share no cable; set spark_nccl to switchless-cycle."
         )
     ]
 
 
-@pytest.mark.parametrize("fabric", [None, {}, [], {"hosts": {}}])
+@pytest.mark.parametrize("fabric", [None, {}, [], {"hosts": {}}, {"fabric": {}, "hosts": {}}])
 def test_what_is_no_fabric(fabric):
     with pytest.raises(PlanError, match="not what fabric_plan returns"):
         serving_plan(None, fabric, read=read_profile)
@@ -143,8 +143,8 @@ def test_a_setting_that_reaches_no_rank(tmp_path):
     path = own(tmp_path, "based_on: dsv41-tp4\nsettings: {colour: red}\n")
     assert refused(profile=path) == [
         (
-            f"profile {path}: the setting colour reaches no rank, because neither env nor arguments "
-            "refer to ${colour}; add that, or remove it."
+            f"profile {path}: the setting colour reaches no rank, because neither env nor "
+            "arguments refer to ${colour}; add that, or remove it."
         )
     ]
 
@@ -153,8 +153,8 @@ def test_a_reference_to_nothing(tmp_path):
     path = own(tmp_path, "based_on: dsv41-tp4\nenv: {X: '${contxt_length}'}\n")
     assert refused(profile=path) == [
         (
-            f"profile {path}: env.X refers to ${{contxt_length}}, which does not exist (did you mean "
-            "context_length?)."
+            f"profile {path}: env.X refers to ${{contxt_length}}, which does not exist (did you "
+            "mean context_length?)."
         )
     ]
 
