@@ -74,6 +74,7 @@ LINES = {
     "fatals": ("pattern", "cause", "remedy", "weak", "when"),
 }
 _LISTS = ("entrypoint", "command", "mounts", "devices", "capabilities", "provides", "topologies")
+_MOUNT = ("source", "target", "read_only")
 _FLAGS = ("gpus", "privileged", "required", "weak")
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 _KINDS = {bool: "true or false", int: "a whole number from 0", float: "a number from 0"}
@@ -176,6 +177,8 @@ def _check_section(checks: Reader, where: str, key: str, value: Mapping[str, Any
             )
         elif key == "arguments" and not name.startswith("-"):
             checks.problems.append(f"{here} is no option; it begins with --.")
+        elif key == "arguments" and not (isinstance(entry, (str, int, float)) or is_list(entry)):
+            checks.problems.append(f"{here} is {entry!r}, expected text, a number, true or a list.")
         elif key == "settings" and name in OVERRIDES:
             checks.problems.append(f"{here} cannot be the name of a setting.")
         elif key == "settings" and not isinstance(entry, (str, int, float)):
@@ -186,6 +189,18 @@ def _check_section(checks: Reader, where: str, key: str, value: Mapping[str, Any
             checks.problems.append(f"{here} is {entry!r}, expected true or false.")
         elif key == "memory" and (isinstance(entry, bool) or not isinstance(entry, (int, float))):
             checks.problems.append(f"{here} is {entry!r}, expected a number.")
+        elif name == "mounts":
+            for number, mount in enumerate(entry):
+                if isinstance(mount, Mapping) and {"source", "target"} <= set(mount):
+                    checks.keys(f"{here}[{number}]", mount, _MOUNT)
+                else:
+                    checks.problems.append(
+                        f"{here}[{number}] is {mount!r}, expected source, target and, unless it is "
+                        "true, read_only."
+                    )
+        elif key == "fits" and name == "hosts":
+            if isinstance(entry, bool) or not isinstance(entry, int):
+                checks.problems.append(f"{here} is {entry!r}, expected a whole number.")
         elif name in ("build", "ulimits") and not isinstance(entry, Mapping):
             checks.problems.append(f"{here} is {entry!r}, expected a mapping.")
 

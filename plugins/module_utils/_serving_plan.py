@@ -366,6 +366,14 @@ class _Plan:
         head = self._hosts.get(str(self._fabric["head"])) or next(iter(self._hosts.values()))
         variables = self._variables(str(self._fabric["head"]), head)
         proofs, fatals = [], []
+        for key in ("proofs", "fatals"):
+            self._problems += [
+                f"profile {self._profile.name}: {key}.{name} has no pattern."
+                for name, line in self._profile.section(key).items()
+                if "pattern" not in line
+            ]
+        if self._problems:
+            return {}
         for name, line in self._profile.section("proofs").items():
             if not holds(line.get("when", {}), env):
                 continue

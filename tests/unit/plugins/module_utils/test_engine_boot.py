@@ -240,7 +240,7 @@ def test_an_unpacked_table_is_a_fact_and_a_failure():
 def test_less_is_asked_of_a_worker():
     asked = {proof["name"] for proof in boot("", head=False)["proofs"]}
     assert "packed Engram tables" in asked
-    assert not asked & {"KV pool", "DSpark draft"}
+    assert not asked & {"KV pool", "DSpark draft", "RoCEnante"}
 
 
 @pytest.mark.parametrize(
