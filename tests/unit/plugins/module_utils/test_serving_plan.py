@@ -12,7 +12,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._fabric_plan im
 
 from tests.unit.fabrics import plan
 from tests.unit.golden import HERE, assert_golden
-from tests.unit.servings import serving
+from tests.unit.servings import MODEL, serving
 
 LAUNCHES: dict[str, tuple[int, str]] = {
     "dsv41-tp4": (4, "switch"),
@@ -305,3 +305,12 @@ def test_a_thousand_hosts_take_less_than_two_seconds():
         assert len(found["hosts"]) == count
     assert times[1] < 2
     assert times[1] < 2 * 4 * times[0] + 0.1, f"grows faster than the hosts: {times}"
+
+
+@pytest.mark.parametrize(("profile", "ranks"), [("dsv41-tp3", "3"), ("dsv41-tp4", "4")])
+def test_sizes_agree_with_the_facts_about_the_model(profile, ranks):
+    sizes = {item["item"]: item["bytes"] for item in launch(profile)["memory"]}
+    assert sizes["weights"] / 2**30 == pytest.approx(MODEL["weight_gib_per_rank"][ranks], abs=0.5)
+    assert sizes["draft model"] / 2**30 == MODEL["draft_gib_per_rank"]
+    pin = launch(profile)["checks"]["pool_tokens_asked"]
+    assert sizes["KV pool"] == round(MODEL["kv_bytes_per_token"] * pin)
