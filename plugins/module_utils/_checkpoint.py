@@ -29,7 +29,6 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._safetensors im
     SafetensorsError,
     read_header,
 )
-from ansible_collections.sparkfleet.cluster.plugins.module_utils._text import gib
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -454,6 +453,7 @@ class _Inspection:
             for name, file in tree.files.items()
             if not file.fault and (name in named or _WEIGHTS.fullmatch(os.path.basename(name)))
         }
+        size = sum(file.size for file in weights.values())
         state = "incomplete" if self._problems else "complete"
         return {
             "state": "absent" if tree.absent else state,
@@ -466,7 +466,10 @@ class _Inspection:
             "revision": tree.revision,
             "tensors": len(weight_map),
             "weight_files": len(weights),
-            "weight_bytes": sum(file.size for file in weights.values()),
+            "weight_bytes": size,
+            "missing_bytes": max(
+                0, (self._expected.get("weight_bytes") or 0) - size - tree.unfinished_bytes
+            ),
             "files": len(tree.files),
             "bytes": sum(file.size for file in tree.files.values()),
             "unfinished_bytes": tree.unfinished_bytes,
@@ -501,24 +504,6 @@ _DAMAGED = {
     "truncated-header",
     "wrong-config",
 }
-
-
-def space_message(result: Mapping[str, Any], wanted: int, spare: int) -> str:
-    """What is wrong with the free space for the rest of a download; empty if it suffices.
-
-    Args:
-        result: of `inspect`.
-        wanted: bytes of all weights.
-        spare: bytes that must stay free.
-    """
-    present = result["weight_bytes"] + result["unfinished_bytes"]
-    needed = max(0, wanted - present) + spare
-    if result["free_bytes"] >= needed:
-        return ""
-    return (
-        f"{gib(result['free_bytes'])} are free, needed are {gib(needed)}: {gib(wanted)} of "
-        f"weights, of which {gib(present)} are there, and {gib(spare)} to spare"
-    )
 
 
 def _is_inside(file: str) -> bool:

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 _CACHE = os.path.join(".cache", "huggingface", "download")
+_PARTIAL = re.compile(r"\..+\.[0-9]+-[0-9]+\.part")  # of a copy, see _checkpoint_copy
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1 << 24  # bytes hashed at once
@@ -47,8 +48,8 @@ class Tree:
         revisions: by commit, the files of it, as far as the downloader tells.
         etags: of files, as far as it tells.
         unfinished: partial downloads that are newer than the file they are for, by that file.
-        leftovers: all partial downloads.
-        unfinished_bytes: what they take.
+        leftovers: paths of partial downloads and copies, and of caches in the directory.
+        unfinished_bytes: what partial downloads and copies take.
         device: of the file system; 0 if absent.
         free: bytes free there, or where the directory would be made.
     """
@@ -97,6 +98,10 @@ class Tree:
                 if entry.name != ".cache":
                     self._walk(name)
                 continue
+            if _PARTIAL.fullmatch(entry.name):
+                self.leftovers.append(entry.path)
+                self.unfinished_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
+                continue
             file = _resolve(entry.path)
             # A link to a directory is not followed: nobody who loads weights looks behind it.
             if file.fault != "not-a-file":
@@ -115,6 +120,13 @@ class Tree:
                 self.etags[name] = os.path.basename(os.readlink(place))
 
     def _read_downloads(self) -> None:
+        caches = os.path.join(self._path, ".cache")
+        if os.path.isdir(caches):
+            self.leftovers += [
+                os.path.join(caches, name)
+                for name in sorted(os.listdir(caches))
+                if name != "huggingface"
+            ]
         folder = os.path.join(self._path, _CACHE)
         partial: dict[str, tuple[str, os.stat_result]] = {}
         for place, _folders, names in os.walk(folder):

@@ -213,6 +213,10 @@ weight_bytes:
   returned: unless stale
   type: int
   sample: 510310549975
+missing_bytes:
+  description: How many bytes of weights are still to come, V(0) if O(expected) does not tell.
+  returned: unless stale
+  type: int
 files:
   description: How many files are there, without those of the downloader.
   returned: unless stale
@@ -227,12 +231,14 @@ foreign:
   type: list
   elements: str
 leftovers:
-  description: Paths of partial downloads.
+  description:
+    - Paths of partial downloads and copies, and of caches in the directory. Where RV(complete)
+      they are of no use.
   returned: unless stale
   type: list
   elements: str
 unfinished_bytes:
-  description: What partial downloads take.
+  description: What partial downloads and copies take.
   returned: unless stale
   type: int
 engram:

@@ -15,7 +15,6 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._checkpoint import (
     inspect,
     lines,
-    space_message,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._checkpoint_files import (
     unreadable_as,
@@ -569,11 +568,18 @@ def test_who_can_read(whole):
     assert access(path, 0, 0) == []
 
 
-def test_space():
-    gib = 2**30
-    result = {"weight_bytes": 3 * gib, "unfinished_bytes": gib, "free_bytes": 8 * gib}
-    assert space_message(result, 10 * gib, 2 * gib) == ""
-    assert space_message(result, 10 * gib, 3 * gib) == (
-        "8 GiB are free, needed are 9 GiB: 10 GiB of weights, of which 4 GiB are there, and 3 GiB "
-        "to spare"
-    )
+def test_what_is_still_to_come(whole):
+    path, facts = whole
+    size = (path / shard(47)).stat().st_size
+    (path / shard(47)).unlink()
+    assert inspect(str(path), facts)["missing_bytes"] == size
+    (path / f".{shard(47)}.{size}-123.part").write_bytes(b"x" * 4096)
+    (path / ".cache/hub-home").mkdir(parents=True)
+    found = inspect(str(path), facts)
+    assert found["missing_bytes"] == size - 4096
+    assert found["leftovers"] == [
+        str(path / f".{shard(47)}.{size}-123.part"),
+        str(path / ".cache/hub-home"),
+    ]
+    assert inspect(str(path / "no"), facts)["missing_bytes"] == facts["weight_bytes"]
+    assert inspect(str(path))["missing_bytes"] == 0
