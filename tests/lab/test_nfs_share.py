@@ -83,6 +83,8 @@ def test_check_mode_on_bare_hosts(pair: LabUnderTest) -> None:
     )
     assert "/data/checkpoint 10.20.0.12(ro,sync,crossmnt" in run.output
     assert "What=10.20.0.11:/data/checkpoint" in run.output
+    both = share(pair, "--check", "--diff", **PAIR, spark_weights_mode="both").assert_ok()
+    assert "Where=/data/checkpoint-shared" in both.output
     assert "there is no /data/checkpoint; get the checkpoint first" in refused(share(pair, **PAIR))
 
 
