@@ -695,6 +695,7 @@ class Job:
             "rate": 0.0,
             "seconds_left": None,
             "seconds": 0.0,
+            "peak_rss": 0,
             "notes": [],
             "message": "",
         }
@@ -753,6 +754,7 @@ class Job:
     def _tell(self) -> None:
         state, now = self._state, time.monotonic()
         state["seconds"] = round(now - self._started, 1)
+        state["peak_rss"] = _peak_rss()
         if self._worked:
             state["rate"] = round(self._worked / max(now - self._started, 1e-3))
             # What the last blocks did says more about the time left than the average.
@@ -766,6 +768,15 @@ class Job:
             with open(f"{path}.new", "w", encoding="utf-8") as stream:
                 json.dump(state, stream)
             os.rename(f"{path}.new", path)
+
+
+def _peak_rss() -> int:
+    """The most bytes this process ever had in memory; rusage tells those of who started it, too."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/status", "rb") as stream:
+        for line in stream:
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -214,6 +214,10 @@ progress:
       description: Seconds to the end, by the rate of the last blocks. V(null) at the start.
       type: int
       sample: 55
+    peak_rss:
+      description: The most bytes of memory the program had.
+      type: int
+      sample: 170000000
     notes:
       description: What is worth knowing, such as a filesystem without direct I/O.
       type: list

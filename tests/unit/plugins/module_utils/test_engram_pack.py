@@ -362,6 +362,31 @@ def test_a_full_disk_is_told_with_bytes_and_leaves_nothing(tmp_path, monkeypatch
     assert_nothing_published(tmp_path, shard)
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_write_that_fails_in_the_middle_is_told_and_continued(tmp_path, monkeypatch, error):
+    source = make_source(tmp_path / "table", 9000)
+    shard = Shard(1, 0, 1, 9000)
+    real = os.pwrite
+    writes = 0
+
+    def fail(fd, data, offset):
+        nonlocal writes
+        writes += 1
+        if writes > 9:
+            raise OSError(error, os.strerror(error))
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(engram, "SYNC_SECONDS", -1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(PackError, match=os.strerror(error)) as raised:
+            pack(tmp_path, shard, source)
+    assert f"{shard.stem}.partial" in str(raised.value)
+    assert_nothing_published(tmp_path, shard)
+    assert durable_rows(str(tmp_path), shard, source) > 0
+    assert pack(tmp_path, shard, source, "full") == reference(shard, source)
+
+
 def test_without_direct_io_the_result_is_the_same_and_it_says_so(tmp_path, monkeypatch):
     source = make_source(tmp_path / "table", 5000)
     shard = Shard(1, 0, 1, 5000)
@@ -468,6 +493,7 @@ def test_the_state_file_tells_the_end(tmp_path: Path) -> None:
     assert (told["job"], told["phase"], told["seconds_left"]) == ("1", "done", 0)
     assert told["bytes_done"] == told["bytes_total"] == shard.size - 4096
     assert told["bytes_resumed"] == 0
+    assert 2**22 < told["peak_rss"] < 2**30
 
 
 def test_the_state_file_tells_the_failure(tmp_path: Path) -> None:
