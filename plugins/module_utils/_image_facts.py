@@ -27,6 +27,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import
     Command,
     Runner,
 )
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._ranks import serving
 
 BUILD_LABEL = "io.sparkfleet.build"
 # What Docker calls the processors it runs on, by what the kernel calls them.
@@ -45,7 +46,6 @@ _CONFIGURATION = (
     "WorkingDir",
 )
 _MANIFEST_LIMIT = 1 << 24  # bytes; manifests and configurations have some kilobytes
-RANKS = "sparkfleet-rank@*.service"
 
 
 def content(
@@ -125,17 +125,6 @@ def node_architecture() -> str:
     """This machine's processor in Docker's words."""
     machine = platform.machine()
     return ARCHITECTURES.get(machine, machine)
-
-
-def serving(run: Runner, patterns: str = RANKS) -> tuple[list[str], str]:
-    """The units of ranks that are at work on this node, and why that is unknown if it is."""
-    states = "active,activating,reloading,deactivating"
-    done = run(["systemctl", "list-units", "--plain", "--no-legend", f"--state={states}", patterns])
-    if done.rc == NOT_FOUND:
-        return [], ""  # no systemd, so no unit
-    if done.rc != 0:
-        return [], f"systemctl list-units: {done.complaint}"
-    return [line.split()[0] for line in done.out.splitlines() if line.strip()], ""
 
 
 def archive_facts(path: str) -> dict[str, Any]:

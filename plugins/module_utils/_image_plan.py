@@ -50,10 +50,7 @@ class Wish:
         """What cannot be wished for."""
         known = _REFERENCE.fullmatch(self.reference)
         if not self.reference:
-            yield (
-                "no image is named: set spark_image (or sglang_image_reference), or a profile that "
-                "names one."
-            )
+            yield ("no image is named: set spark_image, or a profile that names one.")
         elif not known:
             yield f"the image is {self.reference!r}, which is no reference like name:tag."
         if self.source == "build":
