@@ -151,7 +151,7 @@ EXAMPLES = r"""
   become: true
 
 - name: Start packing on all hosts
-  sparkfleet.cluster.engram_pack: &shards
+  sparkfleet.cluster.engram_pack:
     checkpoint: /srv/spark/checkpoint
     tp_size: 4
     rank: "{{ groups['sparks'].index(inventory_hostname) }}"
@@ -161,7 +161,10 @@ EXAMPLES = r"""
 
 - name: Wait for all hosts
   sparkfleet.cluster.engram_pack:
-    <<: *shards
+    checkpoint: /srv/spark/checkpoint
+    tp_size: 4
+    rank: "{{ groups['sparks'].index(inventory_hostname) }}"
+    directory: /srv/spark/engram
     stage: watch
   become: true
 """
