@@ -327,7 +327,7 @@ def main() -> None:
                 },
             },
             "head": {"type": "bool", "default": True},
-            "pool_tokens_asked": {"type": "int"},
+            "pool_tokens_asked": {"type": "int", "no_log": False},  # tokens of text, no secret
             "start": {"type": "str"},
             "previous": {"type": "dict"},
             "offset": {"type": "int", "default": 0},
