@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import http.server
 import json
@@ -57,9 +56,7 @@ docker build -q -t engine:two -f Dockerfile.two .
 SOURCE = """
 set -e
 rm -rf /srv/nccl && mkdir -p /srv/nccl /srv/make && cd /srv/nccl
-base64 -d >library <<'END'
-{library}
-END
+mv /srv/library .
 echo unpatched >patched
 git init -q . && git config user.email lab@example.org && git config user.name lab
 git add . && git commit -qm source
@@ -68,7 +65,7 @@ git diff >/srv/ring.patch && git checkout -q patched
 cd /srv/make && cp /bin/busybox . && cat >make <<'END'
 #!/bin/sh -e
 echo "make $*"
-for word; do case "$word" in BUILDDIR=*) out=${{word#BUILDDIR=}} ;; esac; done
+for word; do case "$word" in BUILDDIR=*) out=${word#BUILDDIR=} ;; esac; done
 [ "$(cat /source/patched)" = patched ]
 mkdir -p "$out/lib" && cp /source/library "$out/lib/libnccl.so.2.30.7"
 ln -sf libnccl.so.2.30.7 "$out/lib/libnccl.so.2"
@@ -222,8 +219,8 @@ def test_from_an_address(ring: LabUnderTest, server: str, patched: Path, tmp_pat
 def test_from_sources_with_a_stand_in_for_make(
     ring: LabUnderTest, patched: Path, tmp_path: Path
 ) -> None:
-    encoded = base64.encodebytes(patched.read_bytes()).decode()
-    commit, patch = ring.root("spark1", SOURCE.format(library=encoded)).split()
+    ring.put("spark1", "/srv/library", patched.read_bytes())
+    commit, patch = ring.root("spark1", SOURCE).split()
     given = {
         "nccl_source": "build",
         "nccl_cache_dir": str(tmp_path / "cache"),

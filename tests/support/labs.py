@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,20 @@ class LabUnderTest:
         with ThreadPoolExecutor() as pool:
             said = pool.map(lambda name: self.root(name, script, timeout=timeout), names)
             return dict(zip(names, said, strict=True))
+
+    def put(self, host: str, path: str, data: bytes) -> None:
+        """Write a file of any size as root on a host."""
+        self._pipe(host, f"cat >{shlex.quote(path)}", data)
+
+    def get(self, host: str, path: str) -> bytes:
+        """Read a file of any size as root on a host."""
+        return self._pipe(host, f"cat {shlex.quote(path)}", b"")
+
+    def _pipe(self, host: str, script: str, data: bytes) -> bytes:
+        argv = ssh.command(self.lab, self.lab.host(host), ["sudo", "-n", "sh", "-c", script])
+        return subprocess.run(
+            argv, input=data, stdout=subprocess.PIPE, check=True, timeout=180
+        ).stdout
 
     def reaches_soon(self, host: str, address: str) -> bool:
         """Whether a ping is answered within ten seconds: networkd takes a moment for a carrier."""
