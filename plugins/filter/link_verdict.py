@@ -138,6 +138,10 @@ _value:
         message:
           description: What was found, what it means, and what to do.
           type: str
+    failures:
+      description: What makes links fail, as sentences.
+      type: list
+      elements: str
     gate:
       description: What was demanded.
       type: dict

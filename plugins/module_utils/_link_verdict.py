@@ -31,7 +31,7 @@ PROBLEMS = {
         "net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2 on {peer}."
     ),
     "not-measured": "not measured: {why}.",
-    "measurement-lost": "no measurement: {why}. Try again: -e roce_fabric_state=checked.",
+    "measurement-lost": "{host} lost a measurement: {why}. Again: -e roce_fabric_state=checked.",
     "not-asked": "not measured in this run; -e roce_fabric_measure=always asks for it.",
     "no-result": "no measurement is known; make the host reachable, and run without --limit.",
     "rping": (
@@ -146,9 +146,21 @@ def link_verdict(
             for link in links
             for problem in link["problems"]
         ],
+        "failures": _failures(links),
         "gate": asdict(gate),
     }
     return {**judged, "text": render(judged)}
+
+
+def _failures(links: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What makes links fail, as sentences that begin with the link; each once."""
+    told = [
+        f"{' - '.join(link['ends'])}: {problem['message']}"
+        for link in links
+        for problem in link["problems"]
+        if problem["severity"] == "failure"
+    ]
+    return list(dict.fromkeys(told))
 
 
 def _matrix(links: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> dict[str, dict[str, Any]]:

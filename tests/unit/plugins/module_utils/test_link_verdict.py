@@ -338,7 +338,7 @@ THERE, BACK = "from spark1 to spark2", "from spark2 to spark1"
         (
             server_vanished,
             "failed",
-            [("measurement-lost", "no measurement: no process is running. Try")],
+            [("measurement-lost", "spark2 lost a measurement: no process is running. Again:")],
         ),
         (no_client, "not measured", [("no-result", "no measurement is known; make the host")]),
         (
@@ -452,6 +452,9 @@ def test_problems(
     judged = proof.judge(latency_us=2.0)
     link = judged["links"][0]
     assert [problem["code"] for problem in link["problems"]] == [code for code, _text in told]
+    failures = [p["message"] for p in link["problems"] if p["severity"] == "failure"]
+    ours = [text for text in judged["failures"] if text.startswith("spark1:0 - spark2:1: ")]
+    assert ours == [f"spark1:0 - spark2:1: {message}" for message in failures]
     for problem, (code, text) in zip(link["problems"], told, strict=True):
         assert text in problem["message"]
         assert (problem["severity"] == "warning") == (code in WARNINGS)
