@@ -81,7 +81,7 @@ def _names(source: str, below: str) -> Iterator[str]:
     for entry in sorted(os.scandir(os.path.join(source, below)), key=lambda entry: entry.name):
         name = os.path.join(below, entry.name)
         if entry.is_dir(follow_symlinks=False):
-            if entry.name != ".cache" and not name.startswith(".cache"):
+            if entry.name not in {".cache", ".git"}:
                 yield from _names(source, name)
             elif name == ".cache" and os.path.isdir(os.path.join(source, _NOTES)):
                 yield from _notes(source, _NOTES)

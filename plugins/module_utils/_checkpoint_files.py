@@ -13,6 +13,7 @@ links to blobs called by their etags, over one hop or, in newer ones, two.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import hashlib
 import os
@@ -22,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 _CACHE = os.path.join(".cache", "huggingface", "download")
+_NOT_OURS = (".cache", ".git")
 _PARTIAL = re.compile(r"\..+\.[0-9]+-[0-9]+\.part")  # of a copy, see _checkpoint_copy
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -33,6 +35,7 @@ class File(NamedTuple):
 
     path: str
     size: int = 0
+    mtime: float = 0.0
     fault: str = ""  # code of what is wrong with it: link-loop, link-dangling, not-a-file ...
     reason: str = ""
 
@@ -95,7 +98,7 @@ class Tree:
         for entry in entries:
             name = os.path.join(below, entry.name)
             if entry.is_dir(follow_symlinks=False):
-                if entry.name != ".cache":
+                if entry.name not in _NOT_OURS:
                     self._walk(name)
                 continue
             if _PARTIAL.fullmatch(entry.name):
@@ -138,7 +141,8 @@ class Tree:
                     )
                 elif name.endswith(".incomplete"):
                     start = os.path.join(os.path.relpath(place, folder), name.rsplit(".", 2)[0])
-                    partial[path] = (os.path.normpath(start), os.stat(path))
+                    with contextlib.suppress(OSError):  # a download that runs renames them
+                        partial[path] = (os.path.normpath(start), os.stat(path))
         self._read_partial(partial)
 
     def _read_metadata(self, name: str, path: str) -> None:
@@ -155,8 +159,9 @@ class Tree:
 
     def _read_partial(self, partial: Mapping[str, tuple[str, os.stat_result]]) -> None:
         """Partial downloads carry the name of the file, or in newer versions a hash of it."""
-        called = {name: name for name in self.files}
-        for name in self.files:
+        whole = [name for name, file in self.files.items() if not file.fault]
+        called = {name: name for name in whole}
+        for name in whole:
             start, last = os.path.split(name)
             digest = hashlib.sha1(f"{last}.metadata".encode(), usedforsecurity=False).digest()
             called[os.path.join(start, base64.urlsafe_b64encode(digest).decode())] = name
@@ -164,7 +169,7 @@ class Tree:
             self.unfinished_bytes += stat.st_blocks * 512
             self.leftovers.append(path)
             name = called.get(start, "")
-            if not name or os.stat(self.files[name].path).st_mtime < stat.st_mtime:
+            if not name or self.files[name].mtime < stat.st_mtime:
                 self.unfinished[name or os.path.basename(path)] = path
 
 
@@ -201,7 +206,7 @@ def _resolve(place: str) -> File:
     if not os.path.isfile(path):
         kind = "a directory" if os.path.isdir(path) else "no regular file"
         return File(path, fault="not-a-file", reason=f"{kind}, expected a file")
-    return File(path, stat.st_size)
+    return File(path, stat.st_size, stat.st_mtime)
 
 
 # --- hashes ---

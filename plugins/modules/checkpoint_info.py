@@ -331,9 +331,13 @@ def main() -> None:
     if account:
         questions["access"] = lambda: unreadable_as(path, **account)
     answers = ask_all(questions, timeout)
-    silent = [answer for answer in answers.values() if isinstance(answer, Missing)]
-    if silent:
-        module.exit_json(changed=False, directory=path, **_stale(path, silent[0], wanted["hashes"]))
+    for answer in answers.values():
+        if isinstance(answer, Missing):
+            if not answer.startswith("no answer"):
+                module.fail_json(msg=f"{path} could not be looked at: {answer}")
+            module.exit_json(
+                changed=False, directory=path, **_stale(path, answer, wanted["hashes"])
+            )
     found = answers["found"]
     found["problems"] += answers.get("access", [])
     if found["problems"]:

@@ -487,6 +487,19 @@ def test_an_unfinished_download_of_what_is_not_there(whole):
     assert the_problem(inspect(str(path), facts))["code"] == "download-unfinished"
 
 
+def test_a_download_that_goes_on_meanwhile(whole):
+    """Partial files vanish when they are whole, and a file may be a link without its blob yet."""
+    path, facts = whole
+    folder = path / ".cache/huggingface/download"
+    folder.mkdir(parents=True)
+    (folder / f"{shard(8)}.abc.incomplete").symlink_to("gone")
+    (folder / f"{shard(9)}.abc.incomplete").touch()
+    (path / shard(9)).unlink()
+    (path / shard(9)).symlink_to("/no/where")
+    found = inspect(str(path), facts)
+    assert codes(found) == ["link-dangling", "download-unfinished"]
+
+
 # --- hashes ---
 
 

@@ -71,3 +71,14 @@ def test_what_does_not_answer_is_stale(
     assert time.monotonic() - begun < 10
     assert (answer["state"], answer["complete"]) == ("stale", False)
     assert advice in answer["problems"][0]["message"]
+
+
+def test_what_nobody_thought_of_is_a_failure(
+    capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_info, "inspect", lambda **_: {}["no"])
+    with patch_module_args({"path": str(tmp_path)}), pytest.raises(SystemExit):
+        checkpoint_info.main()
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["failed"]
+    assert answer["msg"] == f"{tmp_path} could not be looked at: KeyError: 'no'"
