@@ -205,13 +205,13 @@ def test_from_an_address(ring: LabUnderTest, server: str, patched: Path, tmp_pat
     sha256 = hashlib.sha256(patched.read_bytes()).hexdigest()
     given = {"nccl_source": "url", "nccl_url": server, "nccl_cache_dir": str(tmp_path / "cache")}
     refused(nccl(ring, *wish(**given)), "nccl_sha256 is ''")
-    refused(nccl(ring, *wish(**given, nccl_sha256="0" * 64)), "checksum")
     assert_check_changes_nothing(
         BUILD,
         ring.inventory,
         *wish(**given, nccl_sha256=sha256),
         witness=lambda: (ring.everywhere(STATE), list(tmp_path.glob("cache/*.so"))),
     )
+    refused(nccl(ring, *wish(**given, nccl_sha256="0" * 64)), "checksum")
     assert_idempotent(BUILD, ring.inventory, *wish(**given, nccl_sha256=sha256))
     assert digests(ring) == {sha256}
 
@@ -231,8 +231,6 @@ def test_from_sources_with_a_stand_in_for_make(
     }
     ring.everywhere("rm -rf /usr/local/lib/sparkfleet/nccl")
     refused(nccl(ring, *wish(**given)), "nccl_build_patches is empty")
-    wrong = [{"url": "file:///srv/ring.patch", "sha256": "0" * 64}]
-    refused(nccl(ring, *wish(**given, nccl_build_patches=wrong)), "checksum")
     right = wish(**given, nccl_build_patches=[{"url": "file:///srv/ring.patch", "sha256": patch}])
     ring.root("spark1", SERVE)
     try:
@@ -240,8 +238,10 @@ def test_from_sources_with_a_stand_in_for_make(
     finally:
         ring.root("spark1", "systemctl stop sparkfleet-rank@cell.service")
     assert_check_changes_nothing(
-        BUILD, ring.inventory, *right, witness=lambda: ring.everywhere("ls -R /usr/local/lib")
+        BUILD, ring.inventory, *right, witness=lambda: ring.everywhere(STATE)
     )
+    wrong = [{"url": "file:///srv/ring.patch", "sha256": "0" * 64}]
+    refused(nccl(ring, *wish(**given, nccl_build_patches=wrong)), "checksum")
     assert_idempotent(BUILD, ring.inventory, *right)
     assert digests(ring) == {hashlib.sha256(patched.read_bytes()).hexdigest()}
     said = ring.root("spark1", "cat /var/log/sparkfleet/nccl-build.log")
