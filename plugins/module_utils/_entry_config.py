@@ -121,7 +121,8 @@ def _lines(settings: Settings, folder: str) -> Iterator[str]:
     yield _answer("@large", 413, f"the request is larger than {settings.body_mib} MiB", "too_large")
     yield _answer("@silent", 502, "the engine does not answer", "engine_unavailable")
     yield _answer("/", 404, "closed at this entry", "not_found")
-    for path in _CLOSED:
+    # nginx would redirect from there, which is an answer too many
+    for path in [*_CLOSED, *(path[:-1] for path in settings.paths if path.endswith("/"))]:
         yield _answer(f"= {path}", 404, "closed at this entry", "not_found")
     yield _location("= /health", "/health", settings, guarded=False)
     for path in settings.paths:

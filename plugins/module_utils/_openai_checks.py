@@ -520,8 +520,14 @@ class Probe:
             found = json.loads(reply.content)
         except ValueError:
             found = None
-        fits = isinstance(found, dict) and set(found) == {"city", "population"}
-        if not fits or not isinstance(found["city"], str) or type(found["population"]) is not int:
+        fits = (
+            isinstance(found, dict)
+            and set(found) == {"city", "population"}
+            and isinstance(found["city"], str)
+            and isinstance(found["population"], int)
+            and not isinstance(found["population"], bool)
+        )
+        if not fits:
             raise _failed("schema-ignored", f"does not fit the schema: {_short(reply.content)}")
         if "Paris" not in found["city"]:
             raise _failed("wrong-answer", f"the capital of France is not {_short(found['city'])}")

@@ -272,7 +272,7 @@ def main() -> None:
             "needle_timeout": {"type": "float", "default": 1800},
             "needle_share": {"type": "float", "default": 0.85},
             "decode_min": {"type": "float", "default": 15},
-            "decode_tokens": {"type": "int", "default": 256},
+            "decode_tokens": {"type": "int", "default": 256, "no_log": False},
             "concurrency": {"type": "int", "default": 4},
             "validate_certs": {"type": "bool", "default": True},
             "ca_file": {"type": "path"},
