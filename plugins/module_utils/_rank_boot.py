@@ -44,8 +44,9 @@ def judge(
     broken = {host: _broken(host, one, pool_least) for host, one in ranks.items()}
     broken = {host: lines for host, lines in broken.items() if lines}
     if broken:
-        first = sorted(broken, key=lambda host: ranks[host].get("ended") or float("inf"))
-        return Verdict("failed", {host: broken[host] for host in first}, [])
+        order = sorted(broken, key=lambda host: ranks[host]["ended"] or float("inf"))
+        after = {host: _short(broken[host], ranks[host], order[0]) for host in order[1:]}
+        return Verdict("failed", {order[0]: broken[order[0]], **after}, [])
     notes = fold_sentences(note for host, one in ranks.items() for note in _notes(host, one))
     absent = [host for host in expected if host not in ranks]
     heads = [one for one in ranks.values() if one["head"]]
@@ -68,7 +69,7 @@ def _broken(host: str, one: Mapping[str, Any], pool_least: int | None) -> list[s
     lines = []
     if one["state"] not in ("active", "activating", "reloading"):
         stage = one["log"]["stage"]["name"]
-        during = f" while {stage}" if stage and stage != "ready" else ""
+        during = f" (stage: {stage})" if stage and stage != "ready" else ""
         why = "; ".join(one["problems"]) or one["status"] or f"its unit is {one['state']}"
         ended = f"ended{during}" if one["ended"] else "does not run"
         lines.append(f"{who} {ended}: {why}")
@@ -96,6 +97,12 @@ def _broken(host: str, one: Mapping[str, Any], pool_least: int | None) -> list[s
     if one["limit_problem"]:
         lines.append(f"{who}: {one['limit_problem']}")
     return lines
+
+
+def _short(lines: list[str], one: Mapping[str, Any], first: str) -> list[str]:
+    """Of a rank that only followed another, one line is enough."""
+    own = any(not fatal["weak"] for fatal in one["log"]["fatals"])
+    return lines if own or not one["ended"] else [f"{lines[0]}; {first} was first"]
 
 
 def _unproven(host: str, one: Mapping[str, Any]) -> list[str]:

@@ -70,6 +70,7 @@ def main() -> int:
         say(f"RuntimeError: {len(broken)} point(s) of the contract are broken")
         return 1
 
+    say("Init torch distributed begin.")
     boot.enter("rendezvous")
     wait = float(given.environment.get("SPARKFLEET_STANDIN_WAIT_SECONDS", "600"))
     try:
@@ -83,8 +84,11 @@ def main() -> int:
 
     boot.enter("nccl")
     boot.prove(proofs.nccl(given))
+    say("Init torch distributed ends.")
+    say("Load weight begin.")
     boot.enter("load")
     boot.prove(proofs.load(parts))
+    say("Load weight end.")
     boot.enter("engram")
     boot.prove(proofs.engram(parts, fault.changes != "not-packed"))
     boot.prove(proofs.adapters(given))

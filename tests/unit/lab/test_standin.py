@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import socket
-import struct
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 from lab import checkpoint
 from lab.standin import image
 from lab.standin.sglang import answers, api, contract, faults, proofs, rendezvous, settings, shards
+from tests.support import engram
 
 ROWS = (1201, 1303)
 
@@ -36,31 +36,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in ("engram", "state", "root/.cache", "dev/infiniband"):
         (place / folder).mkdir(parents=True)
     (place / "dev/infiniband/uverbs0").touch()
-    for layer, rows in zip(checkpoint.LAYERS, ROWS, strict=True):
-        pack(place, layer, rows, 1)
+    tables = dict(zip(checkpoint.LAYERS, ROWS, strict=True))
+    engram.write(place / "engram", model, tables, rank=1, ranks=4)
     return place
-
-
-def pack(root: Path, layer: int, rows: int, rank: int) -> Path:
-    """As the format is described, one row after the other."""
-    low, high = rows * rank // 4, rows * (rank + 1) // 4
-    parts = []
-    for part, width in (("weight", 256), ("scale", 8)):
-        name = f"layers.{layer}.engram.embed.{part}"
-        index = json.loads((root / "models/M/model.safetensors.index.json").read_text())
-        data = (root / "models/M" / index["weight_map"][name]).read_bytes()
-        (length,) = struct.unpack("<Q", data[:8])
-        start = 8 + length + json.loads(data[8 : 8 + length])[name]["data_offsets"][0]
-        parts.append((data, start, width))
-    body = b"".join(
-        data[start + width * row : start + width * (row + 1)]
-        for row in range(low, high)
-        for data, start, width in parts
-    )
-    head = b"DSV1EN41" + struct.pack("<5Q", layer, low, high, rows, 264)
-    path = root / f"engram/engram-l{layer}-r{rank}of4.bin"
-    path.write_bytes(head.ljust(4096, b"\0") + body)
-    return path
 
 
 def given(rank: int = 1, port: int = 20000, **environment: Any) -> settings.Settings:
@@ -155,7 +133,7 @@ def test_gids_are_read_by_their_meaning(root, tmp_path):
         (port / "gid_attrs/types" / slot).write_text(f"{kind}\n")
     env: dict[str, Any] = {"NCCL_IB_HCA": "=rocep1s0f0", "NCCL_IB_ADDR_RANGE": "10.20.0.0/16"}
 
-    def gid(**more: str) -> list[str]:
+    def gid(**more: Any) -> list[str]:
         return [str(one) for one in contract._gids(given(**env, **more), tmp_path)]
 
     assert gid() == ["contract gid: ok: rocep1s0f0 slot 3 is 10.20.0.11"]
