@@ -21,7 +21,7 @@ import pytest
 from lab import checkpoint
 from lab.standin import image
 from lab.standin.sglang import answers, api, contract, faults, proofs, rendezvous, settings, shards
-from tests.support import engram
+from tests.support import packed
 
 ROWS = (1201, 1303)
 
@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / folder).mkdir(parents=True)
     (place / "dev/infiniband/uverbs0").touch()
     tables = dict(zip(checkpoint.LAYERS, ROWS, strict=True))
-    engram.write(place / "engram", model, tables, rank=1, ranks=4)
+    packed.write(place / "engram", model, tables, rank=1, ranks=4)
     return place
 
 
