@@ -125,7 +125,8 @@ _value:
     hosts:
       description:
         - What each host needs, by name. C(rank), C(head), what M(sparkfleet.cluster.roce_gid_info)
-          is given at each start as C(gid) (C(hcas), C(expected), C(policy)), and the C(container).
+          is given at each start as C(gid) (C(hcas), C(expected), C(policy); null where ranks use no
+          RDMA), and the C(container).
       type: dict
     checks:
       description:

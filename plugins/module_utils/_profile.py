@@ -38,6 +38,7 @@ SECTIONS = {
         "cache_path",
         "mounts",
         "gpus",
+        "rdma",
         "devices",
         "capabilities",
         "privileged",
@@ -75,7 +76,7 @@ LINES = {
 }
 _LISTS = ("entrypoint", "command", "mounts", "devices", "capabilities", "provides", "topologies")
 _MOUNT = ("source", "target", "read_only")
-_FLAGS = ("gpus", "privileged", "required", "weak")
+_FLAGS = ("gpus", "rdma", "privileged", "required", "weak")
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 _KINDS = {bool: "true or false", int: "a whole number from 0", float: "a number from 0"}
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")

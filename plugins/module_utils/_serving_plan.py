@@ -449,12 +449,17 @@ class _Plan:
             "container_path": str(section.get("container_path", "")),
         }
 
-    def _gid(self, name: str, env: Mapping[str, str]) -> dict[str, Any]:
+    def _gid(self, name: str, env: Mapping[str, str]) -> dict[str, Any] | None:
         """What the choice of GIDs at each start is given; RoCEnante needs one common number."""
+        if not self._container.get("rdma", True):
+            return None
         host = self._hosts[name]
         hcas = str(host["nccl_env"].get("NCCL_IB_HCA", ""))
         wanted = hcas.lstrip("=").split(",")
-        needs_index = env.get("SGLANG_ROCE_ALLREDUCE", "0") == "1" or "DSV41_ROCE_GATHER" in env
+        needs_index = any(
+            env.get(variable, "0") not in ("", "0")
+            for variable in ("SGLANG_ROCE_ALLREDUCE", "DSV41_ROCE_GATHER")
+        )
         return {
             "hcas": hcas,
             "expected": [

@@ -149,6 +149,8 @@ def test_gids_are_chosen_on_the_node():
         "policy": "pin",  # RoCEnante takes a number
     }
     assert ring["hosts"]["spark2"]["gid"]["policy"] == "auto"
+    off = serving(settings={"env": {"SGLANG_ROCE_ALLREDUCE": "0", "DSV41_ROCE_GATHER": "0"}})
+    assert off["hosts"]["spark2"]["gid"]["policy"] == "auto"
     for found in (switch, ring):
         for host in found["hosts"].values():
             assert "NCCL_IB_GID_INDEX" not in host["container"]["env"]
@@ -278,6 +280,7 @@ def test_another_model_is_another_file():
         "/opt/stubs/sparks",
     ]
     assert (spec["gpus"], spec["devices"], spec["env"]["NCCL_NET"]) == (False, [], "IB")
+    assert [host["gid"] for host in found["hosts"].values()] == [None] * 4
     assert found["memory"] == []
     assert "The profile does not say how large its model is: memory not checked." in found["notes"]
     assert [proof["name"] for proof in found["checks"]["proofs"]] == ["ready"]
