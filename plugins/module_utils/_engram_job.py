@@ -244,8 +244,8 @@ def _nearest(directory: str) -> str:
 def disk(directory: str, root: str = "/") -> tuple[str, str]:
     """What is wrong with the place of shards: a refusal and a warning, either may be empty.
 
-    Rows are read at random while the engine serves: 96 of them at a time, hundreds of thousands a
-    second. That is a matter for a disk of the node's own, and its memory is the GPU's.
+    The engine reads single rows at random, many at a time. That takes a disk of the node's own; and
+    what is in memory is taken from the GPU.
     """
     place = _nearest(directory)
     with open(os.path.join(root, "proc/self/mountinfo"), encoding="utf-8") as stream:
@@ -281,6 +281,12 @@ def install(source: str) -> bool:
     os.makedirs(os.path.dirname(PROGRAM), mode=0o755, exist_ok=True)
     write_whole(PROGRAM, source)
     return True
+
+
+def forget(directory: str) -> None:
+    """Let nothing that earlier work told be taken for what the next one tells."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(directory, STATE))
 
 
 def progress(directory: str, job: str) -> dict[str, Any]:

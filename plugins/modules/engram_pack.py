@@ -258,6 +258,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._engram_job imp
     NAME,
     Order,
     disk,
+    forget,
     install,
     plan,
     remove,
@@ -335,6 +336,7 @@ class Packer:
             return self._result(order, changed=changed, **told)
         os.makedirs(order.directory, mode=0o755, exist_ok=True)
         install(inspect.getsource(_engram_pack))
+        forget(order.directory)
         self._work.start(order.unit())
         return self._result(order, changed=changed, running=True, **told)
 

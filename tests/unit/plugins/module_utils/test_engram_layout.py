@@ -246,7 +246,7 @@ def test_a_file_that_is_cut(checkpoint: Path, cut: int) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("model.safetensors.index.json", None, "No such file or directory"),
+        ("model.safetensors.index.json", None, "does not exist: there is no checkpoint"),
         ("model.safetensors.index.json", '{"weight_map": {"a": NaN}}', "NaN is not JSON"),
         ("model.safetensors.index.json", "[]", "expected a JSON object"),
         ("model.safetensors.index.json", "{}", "there is no weight_map"),

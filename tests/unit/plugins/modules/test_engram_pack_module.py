@@ -181,6 +181,23 @@ def test_a_kill_is_told_and_the_next_run_continues(
     assert names(tmp_path / "engram") == FILES
 
 
+def test_what_earlier_work_told_is_not_told_again(
+    call: Any, systemd: FakeSystemd, tmp_path: Path
+) -> None:
+    """The same work has the same name, so its state file would be believed."""
+    call(stage="start")
+    assert systemd.process is not None
+    systemd.process.wait()
+    state = tmp_path / "engram/.pack-state.json"
+    old = {**json.loads(state.read_text()), "phase": "failed", "message": "long ago"}
+    state.write_text(json.dumps(old))
+    (tmp_path / "engram/engram-l1-r1of4.bin").unlink()
+    call(stage="start")
+    systemd.process.kill()
+    systemd.process.wait()
+    assert "long ago" not in call(stage="watch").get("msg", "")
+
+
 def test_check_mode_tells_and_leaves_everything(call: Any, systemd: FakeSystemd, tmp_path: Path):
     answer = call(_ansible_check_mode=True, _ansible_diff=True)
     assert answer["changed"] is True
@@ -192,6 +209,15 @@ def test_check_mode_tells_and_leaves_everything(call: Any, systemd: FakeSystemd,
     call()
     answer = call(_ansible_check_mode=True)
     assert (answer["changed"], "seconds_expected" in answer) == (False, False)
+
+
+def test_in_check_mode_tables_tell_where_there_is_no_checkpoint_yet(call: Any) -> None:
+    tables = [{"layer": layer, "rows": rows} for layer, rows in zip((1, 14), ROWS, strict=True)]
+    answer = call(checkpoint="/none", tables=tables, _ansible_check_mode=True)
+    assert (answer["changed"], answer["seconds_expected"]) == (True, None)
+    assert [shard["size"] for shard in answer["shards"]] == [268360, 268624]
+    assert call(checkpoint="/none", tables=tables)["failed"] is True
+    assert call(checkpoint="/none", _ansible_check_mode=True)["failed"] is True
 
 
 def test_a_file_in_the_way_is_replaced_only_when_allowed(call: Any, tmp_path: Path) -> None:
@@ -341,7 +367,7 @@ def test_absent_ends_work_that_goes_on(call: Any, systemd: FakeSystemd, tmp_path
 
 
 def test_bad_checkpoints_are_told_by_the_module(call: Any, tmp_path: Path) -> None:
-    assert "/none/model.safetensors.index.json: No such file" in call(checkpoint="/none")["msg"]
+    assert "/none/model.safetensors.index.json does not exist" in call(checkpoint="/none")["msg"]
     assert "rank is 4, expected 0 to 3" in call(rank=4)["msg"]
     tables = [{"layer": 1, "rows": 5}, {"layer": 14, "rows": ROWS[1]}]
     assert "layer 1 has 4003 rows" in call(tables=tables)["msg"]
