@@ -77,10 +77,15 @@ def _broken(host: str, one: Mapping[str, Any], pool_least: int | None) -> list[s
     if severe or lines:
         # A weak signature is worth showing only beside something else.
         shown = severe or [fatal for fatal in one["log"]["fatals"] if fatal["weak"]]
+        firsts: dict[str, Mapping[str, Any]] = {}
+        for fatal in shown:
+            firsts.setdefault(fatal["name"], fatal)
         lines += [
             f"{who} printed in line {fatal['number']}: {fatal['line']} "
             f"[{fatal['name']}] Cause: {fatal['cause']} Remedy: {fatal['remedy']}"
-            for fatal in shown[:2]
+            for fatal in list({fatal["name"]: fatal for fatal in reversed(shown)}.values())[-2:][
+                ::-1
+            ]
         ]
         if shown:
             lines += [f"    {line}" for line in shown[0]["context"]]
