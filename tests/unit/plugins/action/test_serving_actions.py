@@ -24,7 +24,7 @@ class Play:
         self.folder = folder
 
     def run(self, tasks: list[dict[str, Any]], *words: str, size: int = 2, **more: Any) -> Run:
-        hosts = {f"spark{number}": {} for number in range(1, size + 1)}
+        hosts: dict[str, Any] = {f"spark{number}": {} for number in range(1, size + 1)}
         variables = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
