@@ -355,3 +355,24 @@ def test_what_is_no_text_is_no_crash(tmp_path):
     log.write_bytes(b"\xff\xfe\x00 packed Engram shard is truncated\n")
     text, _offset, _skipped = read_log(str(log), 0, 1000) or ("", 0, 0)
     assert boot(text)["failed"]
+
+
+def test_a_real_log_of_sglang_0_5_23():
+    """One rank of it on a CPU with a toy model, without warnings of imports and most arguments."""
+    path = ROOT / "tests/unit/fixtures/serving/sglang-0.5.23-cpu.log"
+    stages: list[str] = []
+    facts: dict[str, Any] | None = None
+    with path.open(newline="", encoding="utf-8") as log:
+        for line in log:
+            facts = boot(line, previous=facts)
+            name = facts["stage"]["name"]
+            if name and name not in stages:
+                stages.append(name)
+    assert facts is not None
+    assert stages == [name for name, _pattern in STAGES if name != "graphs"]  # it had none
+    assert facts["stage"] == {"name": "ready", "shard": 1, "shards": 1}
+    assert (facts["pool"]["asked"], facts["pool"]["granted"]) == (4096, 4096)
+    assert facts["pool"]["clamped"] is False
+    assert facts["pool"]["context_length"] == 4096
+    assert facts["fatals"] == []
+    assert states(facts)["KV pool"] == "found"
