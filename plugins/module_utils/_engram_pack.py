@@ -583,20 +583,27 @@ def sample(shard: Shard) -> list[int]:
 
 def _compare_sample(path: str, shard: Shard, source: Source) -> None:
     packed, table = Reader(path), Reader(source.path)
-    buffer = pages(PAGE)
+    names = tensor_names(shard.layer)
+    parts = (
+        (source.weight, shard.weight_bytes, names[0]),
+        (source.scale, shard.scale_bytes, names[1]),
+    )
+    local = threading.local()
+
+    def look(row: int) -> tuple[int, bool]:
+        if not hasattr(local, "row"):
+            local.row = pages(shard.row_bytes)
+        what = f"row {row}"
+        got = bytes(packed.read(local.row, shard.offset(row), shard.row_bytes, what))
+        expected = b"".join(
+            bytes(table.read(local.row, begin + row * width, width, f"{name} {what}"))
+            for begin, width, name in parts
+        )
+        return row, got == expected
+
     try:
-        names = tensor_names(shard.layer)
-        for row in sample(shard):
-            what = f"row {row}"
-            got = bytes(packed.read(buffer, shard.offset(row), shard.row_bytes, what))
-            expected = b"".join(
-                bytes(table.read(buffer, begin + row * width, width, f"{name} {what}"))
-                for begin, width, name in (
-                    (source.weight, shard.weight_bytes, names[0]),
-                    (source.scale, shard.scale_bytes, names[1]),
-                )
-            )
-            if got != expected:
+        for row, same in _in_order(look, sample(shard)):
+            if not same:
                 at = shard.offset(row)
                 raise MismatchError(
                     f"{path}: row {row} (bytes {at} to {at + shard.row_bytes}) differs from "
