@@ -35,6 +35,7 @@ REQUIREMENTS = ROOT / "roles/checkpoint/files/requirements.txt"
 TARGET = "/data/checkpoint"
 UNIT = "sparkfleet-checkpoint.service"
 HF = "/opt/hf/hf"
+TRICKLE = 2000  # bytes a second: alive, and done by no test's end
 
 
 @dataclass
@@ -63,16 +64,18 @@ class Site:
     def play(self, *words: str, **more: Any) -> Run:
         return run_playbook(PLAY, self.lab.inventory, *self.arguments(**more), *words, timeout=300)
 
-    def start(self, directory: Path, **more: Any) -> subprocess.Popen[bytes]:
-        """The same in the background, to be interrupted."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "ansible", "playbook", "-i", str(self.lab.inventory)]
-            + [*self.arguments(**more), str(PLAY)],
-            env=ansible_env(directory),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    def start(self, directory: Path) -> subprocess.Popen[bytes]:
+        """The same in the background, to be interrupted; it writes to `output` there."""
+        directory.mkdir(exist_ok=True)
+        with (directory / "output").open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "ansible", "playbook", "-i", str(self.lab.inventory)]
+                + [*self.arguments(), str(PLAY)],
+                env=ansible_env(directory),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def on_head(self, script: str) -> str:
         return self.lab.root("spark1", script)
@@ -102,7 +105,7 @@ def site(
     make_lab: Callable[..., LabUnderTest], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("hub")
-    facts = checkpoint.make(folder / "checkpoint", rows=(20_011, 20_021))
+    facts = checkpoint.make(folder / "checkpoint", rows=(50_021, 5_003))
     checkpoint.write_facts(folder / "model.yml", facts)
     downloader = folder / "hf"
     subprocess.run(
@@ -137,7 +140,7 @@ def fresh(site: Site) -> Iterator[None]:
     site.hub.requests.clear()
 
 
-def soon(true: Callable[[], bool], seconds: float = 60) -> None:
+def soon(true: Callable[[], bool], seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "it did not come to that in time"
@@ -178,38 +181,46 @@ def test_check_mode_on_a_bare_host_with_the_downloader_to_install(site: Site) ->
 def test_an_interrupted_download_goes_on(site: Site, tmp_path: Path) -> None:
     """The controller dies, then the node's download as in a power cut: nothing starts from zero."""
     big = checkpoint.shard(47)
-    site.hub.rate = 1_000_000
+    site.hub.rate = 4_000_000
     controller = site.start(tmp_path)
     try:
-        soon(lambda: bool(site.hub.asked_for(big)))
-        soon(lambda: int(site.on_head(f"du -sk {TARGET}").split()[0]) > 3000)
+        # The downloader writes 10 MiB at once.
+        soon(lambda: "incomplete" in site.on_head(f"find {TARGET} -size +9M || true"))
+        site.hub.rate = TRICKLE
     finally:
         controller.kill()
         controller.wait()
-    assert site.on_head(f"systemctl is-active {UNIT}") == "active"
+    assert site.on_head(f"systemctl show --property=SubState {UNIT}") == "SubState=running"
     site.on_head(f"systemctl kill --signal=KILL {UNIT}")
     site.hub.rate = None
     site.hub.requests.clear()
     site.play().assert_ok()
     assert site.whole()
-    assert [request.start > 0 for request in site.hub.asked_for(big)] == [True]
+    assert [request.start for request in site.hub.asked_for(big)] == [10 << 20]
     site.play().assert_ok().assert_unchanged()
 
 
 def test_a_download_that_is_running_is_watched(site: Site, tmp_path: Path) -> None:
-    site.hub.rate = 1_500_000
-    controller = site.start(tmp_path)
+    site.hub.rate = TRICKLE
+    first = site.start(tmp_path / "first")
     try:
         soon(lambda: bool(site.hub.asked_for(checkpoint.shard(47))))
     finally:
-        controller.kill()
-        controller.wait()
-    pid = site.on_head(f"systemctl show --property=MainPID {UNIT}")
-    assert pid != "MainPID=0"
-    run = site.play().assert_ok()
+        first.kill()
+        first.wait()
+    running = site.on_head(f"systemctl show --property=MainPID {UNIT}")
+    assert running != "MainPID=0"
+    second = site.start(tmp_path / "second")
+    try:
+        soon(lambda: "Watch it" in (tmp_path / "second/output").read_text())
+        assert site.on_head(f"systemctl show --property=MainPID {UNIT}") == running
+        site.hub.rate = None
+        assert second.wait(300) == 0
+    finally:
+        second.kill()
+        second.wait()
     assert site.whole()
     assert len(site.hub.asked_for(checkpoint.shard(47))) == 1
-    assert [note.task for note in run.changed if "Start" in note.task] == []
 
 
 CONTENT = """#!/bin/sh

@@ -29,7 +29,7 @@ class Hub:
 
     Attributes:
         requests: what was asked, in order.
-        rate: bytes a second of each file, None for no limit.
+        rate: bytes a second of each file, None for no limit; can be changed at any time.
         down: every request is answered with 503.
         token: requests without it are refused, where it is set.
     """
@@ -145,10 +145,13 @@ class Hub:
                     self._body(data[start:])
 
             def _body(self, data: bytes) -> None:
-                step = len(data) if hub.rate is None else max(1, hub.rate // 10)
+                sent = 0
                 try:
-                    for first in range(0, len(data), step or 1):
-                        self.wfile.write(data[first : first + step])
+                    while sent < len(data):
+                        # As often as the rate may have been changed meanwhile.
+                        step = len(data) if hub.rate is None else max(1, hub.rate // 10)
+                        self.wfile.write(data[sent : sent + step])
+                        sent += step
                         if hub.rate is not None:
                             time.sleep(0.1)
                 except ConnectionError:
