@@ -213,6 +213,12 @@ def image(options: argparse.Namespace) -> None:
     standin.image().load(lab, options.hosts or [host.name for host in lab.hosts])
 
 
+def real_engine(options: argparse.Namespace) -> None:
+    from lab.sglang import install  # needs numpy, which the rest of the lab does not
+
+    install.put(existing(options.name).lab)
+
+
 def snapshot(options: argparse.Namespace) -> None:
     machines = existing(options.name).backend
     if not isinstance(machines, Machines):
@@ -328,6 +334,7 @@ def _parser() -> argparse.ArgumentParser:
     words.add_argument("hosts", nargs="*", metavar="HOST", help="default: all of them")
     words.add_argument("--archive", action="store_true", help="only make it, and say where it is")
     words.add_argument("--architecture", help="what the archive claims to be for (a mistake)")
+    verb("sglang", real_engine, "put the real SGLang with a toy model on the hosts")
     for name, about in [
         ("snapshot", "save memory and disks of all virtual machines"),
         ("restore", "put all virtual machines back to a snapshot"),

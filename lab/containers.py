@@ -24,6 +24,8 @@ _REPOSITORY = "sparkfleet-lab/node"
 _LABEL = "sparkfleet.lab"
 # {mount point: size}: a filesystem of its own each, so that it can really be full
 _DISKS = {"/data": "2G", "/var/lib/docker": "3G"}
+# {folder in the cache: where nodes see it, read-only}: what is too large for a copy on every node
+_SHARED = {CACHE / "sglang": "/opt/sglang"}
 # What systemd, netplan, a nested Docker engine and sshd need; --privileged is not among it.
 # Numbers are bits of include/uapi/linux/capability.h.
 _CAPABILITIES = {
@@ -208,6 +210,9 @@ class Containers:
         bounding = _bounding_set()
         tmpfs = {"/run": "mode=755", "/tmp": "mode=1777"}
         binds = []
+        for source, target in _SHARED.items():
+            source.mkdir(parents=True, exist_ok=True)  # whatever comes into it later is seen
+            binds.append(f"{source}:{target}:ro")
         for mount_point, size in _DISKS.items():
             disk = self._disk(host, mount_point)
             if disk.is_mount():

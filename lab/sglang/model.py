@@ -4,8 +4,8 @@
 """A toy model for the real engine: a Llama of two layers with random weights, made from a seed.
 
 Its answers are noise, but they are text: one channel of the hidden state is the same for every
-token, and the head turns it into a preference for letters, spaces and the end of the answer. So
-answers stream letter by letter, are valid UTF-8, and end by themselves now and then.
+token, and the head turns it into a preference for letters and spaces. So answers are valid UTF-8,
+stream letter by letter, and last until the limit that the request sets.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _tensors(draw: np.random.Generator) -> dict[str, NDArray[np.uint16]]:
     ones = np.ones(HIDDEN, dtype=np.float32)
     embedding, head = random(VOCABULARY, HIDDEN), random(VOCABULARY, HIDDEN)
     embedding[:, _STEADY] = 1
-    likely = [ord(letter) for letter in string.ascii_lowercase + "  "] + [_EOS]
+    likely = [ord(letter) for letter in f"{string.ascii_lowercase} "]
     head[:, _STEADY] = -2
     head[likely, _STEADY] = 2
     tensors = {"model.embed_tokens.weight": embedding, "lm_head.weight": head}
