@@ -132,7 +132,7 @@ def site(
 def fresh(site: Site) -> Iterator[None]:
     """Every test begins with hosts that have no checkpoint, and a hub in good health."""
     yield
-    site.hub.rate, site.hub.down, site.hub.token = None, False, ""
+    site.hub.rate, site.hub.free, site.hub.down, site.hub.token = None, 0, False, ""
     site.lab.everywhere(
         f"systemctl stop {UNIT} 2>/dev/null; systemctl reset-failed {UNIT} 2>/dev/null;"
         f"rm -rf {TARGET} /data/source /source /data/token /data/fake* /usr/local/lib/sparkfleet"
@@ -181,12 +181,11 @@ def test_check_mode_on_a_bare_host_with_the_downloader_to_install(site: Site) ->
 def test_an_interrupted_download_goes_on(site: Site, tmp_path: Path) -> None:
     """The controller dies, then the node's download as in a power cut: nothing starts from zero."""
     big = checkpoint.shard(47)
-    site.hub.rate = 4_000_000
+    # The downloader writes 10 MiB at once.
+    site.hub.rate, site.hub.free = TRICKLE, 11 << 20
     controller = site.start(tmp_path)
     try:
-        # The downloader writes 10 MiB at once.
         soon(lambda: "incomplete" in site.on_head(f"find {TARGET} -size +9M || true"))
-        site.hub.rate = TRICKLE
     finally:
         controller.kill()
         controller.wait()

@@ -30,6 +30,7 @@ class Hub:
     Attributes:
         requests: what was asked, in order.
         rate: bytes a second of each file, None for no limit; can be changed at any time.
+        free: how many bytes of each file go out before the rate counts.
         down: every request is answered with 503.
         token: requests without it are refused, where it is set.
     """
@@ -41,6 +42,7 @@ class Hub:
         self._oids: dict[str, str] = {}
         self.requests: list[Request] = []
         self.rate: int | None = None
+        self.free = 0
         self.down = False
         self.token = ""
 
@@ -149,7 +151,9 @@ class Hub:
                 try:
                     while sent < len(data):
                         # As often as the rate may have been changed meanwhile.
-                        step = len(data) if hub.rate is None else max(1, hub.rate // 10)
+                        step = len(data)
+                        if hub.rate is not None:
+                            step = hub.free - sent if sent < hub.free else max(1, hub.rate // 10)
                         self.wfile.write(data[sent : sent + step])
                         sent += step
                         if hub.rate is not None:
