@@ -48,7 +48,7 @@ def image() -> Image:
         reference=REFERENCE,
         name="sglang",
         suite=_SUITES[python],
-        packages=["libstdc++6"],
+        packages=["libstdc++6", "util-linux"],  # it asks lscpu for cores
         files={
             "usr/lib/python3/dist-packages/vllm/__init__.py": b"",
             "usr/lib/python3/dist-packages/vllm/_custom_ops.py": _HELP.encode(),
