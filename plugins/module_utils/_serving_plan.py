@@ -441,6 +441,8 @@ class _Plan:
 
     def _nccl(self, nccl_env: Mapping[str, str]) -> dict[str, Any]:
         markers = [mark for name, mark in _RING_MARKERS.items() if nccl_env.get(name) == "1"]
+        if not self._container.get("rdma", True):
+            markers = []  # nothing that a patch of NCCL's RDMA could help
         section = self._profile.section("nccl")
         return {
             "patched": bool(markers),

@@ -281,6 +281,7 @@ def test_another_model_is_another_file():
     ]
     assert (spec["gpus"], spec["devices"], spec["env"]["NCCL_NET"]) == (False, [], "IB")
     assert [host["gid"] for host in found["hosts"].values()] == [None] * 4
+    assert found["nccl"] == {"patched": False, "version": "", "markers": [], "container_path": ""}
     assert found["memory"] == []
     assert "The profile does not say how large its model is: memory not checked." in found["notes"]
     assert [proof["name"] for proof in found["checks"]["proofs"]] == ["ready"]
