@@ -121,6 +121,8 @@ def test_ranks_at_work_are_seen() -> None:
     line = "sparkfleet-rank@sparks.service loaded activating start-pre Rank\n"
     facts = image_facts("engine:1", Node(INSPECTED, units=Command(0, line, "")))
     assert facts["serving"] == ["sparkfleet-rank@sparks.service"]
+    container = Command(1, "", "System has not been booted with systemd as init system (PID 1).")
+    assert image_facts("engine:1", Node(INSPECTED, units=container))["problems"] == []
     unknown = image_facts("engine:1", Node(INSPECTED, units=Command(1, "", "Failed to connect")))
     assert [problem["code"] for problem in unknown["problems"]] == ["ranks-unknown"]
 
