@@ -293,13 +293,15 @@ class Entry:
                 return entry_keys.parse(text, "the given keys"), text
             old = self._read(path)
             if old is not None:
+                if "\ufffd" in old:
+                    raise KeysError(f"{path} is no text")
                 return entry_keys.parse(old, path), old
         except KeysError as error:
             hint = "" if params["keys"] else ". Repair it, or remove it and a key is generated"
             raise _Refused("keys", f"{error}{hint}") from error
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
-            raise _Refused("keys", f"the key file {path} cannot be read: {reason}") from error
+        except OSError as error:
+            message = f"the key file {path} cannot be read: {error.strerror}"
+            raise _Refused("keys", message) from error
         new = entry_keys.generate("default")
         return [new], entry_keys.render([new])
 
@@ -503,8 +505,9 @@ class Entry:
         return os.path.join(self._root, path.lstrip("/"))
 
     def _read(self, path: str) -> str | None:
+        """A file as far as it is text, None for one that is not there."""
         try:
-            with open(self._path(path), encoding="utf-8") as stream:
+            with open(self._path(path), encoding="utf-8", errors="replace") as stream:
                 return stream.read()
         except FileNotFoundError:
             return None

@@ -208,12 +208,17 @@ def test_a_changed_unit_waits_for_the_ranks(see, tmp_path):
     [
         (b"", "has no key; expected lines of the form name:key. Repair it, or remove it"),
         (b"alice\n", "/etc/sparkfleet/keys: line 1: expected name:key"),
-        (b"\xff\xfe", "/etc/sparkfleet/keys cannot be read: it is no text"),
+        (b"\xff\xfe", "/etc/sparkfleet/keys is no text. Repair it"),
     ],
 )
 def test_a_file_of_keys_that_cannot_be_used(see, tmp_path, content, told):
     (tmp_path / "etc/sparkfleet/keys").write_bytes(content)
     assert told in problem(see(), "keys")
+
+
+def test_given_keys_replace_whatever_was_there(see, tmp_path):
+    (tmp_path / "etc/sparkfleet/keys").write_bytes(b"\xff\xfe")
+    assert "change /etc/sparkfleet/keys" in see(keys={"alice": KEY}).actions
 
 
 def test_a_directory_is_no_file_of_keys(see, tmp_path):
