@@ -37,7 +37,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 SETTINGS = "/etc/sparkfleet/{cell}/rank.json"
 STATE = "/run/sparkfleet/{cell}/rank.json"
@@ -71,9 +71,7 @@ class Problem(NamedTuple):
 # --- what a rank needs ----------------------------------------------------------------------------
 
 
-def check(
-    settings: Mapping[str, Any], root: str = "/", *, installed: bool = True
-) -> list[Problem]:
+def check(settings: Mapping[str, Any], root: str = "/", *, installed: bool = True) -> list[Problem]:
     """Everything that a rank needs and does not find below `root`; reads, changes nothing.
 
     Without `installed`, directories that the container writes to may still be made.
@@ -87,8 +85,7 @@ def check(
             f"next: {_REMEDIES.get(_kind(settings, mount), 'run the playbook serve')}",
         )
         for mount in mounts
-        if not os.path.exists(_below(root, mount["source"]))
-        and (installed or mount["read_only"])
+        if not os.path.exists(_below(root, mount["source"])) and (installed or mount["read_only"])
     ]
     sources = {_kind(settings, mount): mount["source"] for mount in mounts}
     if "checkpoint" in sources and os.path.isdir(_below(root, sources["checkpoint"])):
@@ -364,7 +361,8 @@ class Log:
         for old in (self.boot, path):
             if os.path.exists(old):
                 self._shift(old)
-        self._stream = open(path, "ab")  # noqa: SIM115  # for as long as the rank lives
+        # open for as long as the rank lives
+        self._stream = open(path, "ab")  # noqa: SIM115  # pylint: disable=consider-using-with
         self._written = 0
 
     def write(self, line: str) -> None:
@@ -383,7 +381,9 @@ class Log:
             self._shift(self._path)
         else:
             os.replace(self._path, self.boot)
-        self._stream = open(self._path, "ab")  # noqa: SIM115
+        self._stream = open(  # noqa: SIM115  # pylint: disable=consider-using-with
+            self._path, "ab"
+        )
         self._written = 0
 
     def _shift(self, newest: str) -> None:
@@ -615,7 +615,7 @@ class Rank:
                         continue
                     last = stamp
                     self._log.write(text)
-                    print(text, flush=True)
+                    _print(text)
             if ended or self._stopping.is_set():
                 return
             self._ended.wait(1)
@@ -645,7 +645,7 @@ class Rank:
 
     def _say(self, line: str) -> None:
         self._log.write(f"sparkfleet: {line}")
-        print(line, flush=True)
+        _print(line)
 
     def _tell(self, stage: str, **more: Any) -> None:
         """What this start is about, for whoever looks from outside."""
@@ -654,6 +654,13 @@ class Rank:
         self._state.update(more)
         _write(self._state_path, json.dumps(self._state) + "\n", 0o644)
         notify(f"STATUS={stage}")
+
+
+def _print(line: str, stream: TextIO | None = None) -> None:
+    """A line for the journal or a person, at once."""
+    stream = stream or sys.stdout
+    stream.write(f"{line}\n")
+    stream.flush()
 
 
 def _nvidia_nodes(folder: str = "/dev") -> list[str]:
@@ -700,7 +707,7 @@ def _run(settings: Mapping[str, Any]) -> int:
 def _check(settings: Mapping[str, Any]) -> int:
     problems = check(settings)
     for problem in problems:
-        print(f"{problem.code}: {problem.message}")
+        _print(f"{problem.code}: {problem.message}")
     return MISSING if problems else 0
 
 
@@ -720,17 +727,17 @@ VERBS: dict[str, Callable[[Mapping[str, Any]], int]] = {
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit status."""
     if len(arguments) != 2 or arguments[0] not in VERBS:
-        print(__doc__, file=sys.stderr)
+        _print(__doc__ or "", sys.stderr)
         return 2
     path = SETTINGS.format(cell=arguments[1])
     try:
         with open(path, encoding="utf-8") as stream:
             settings = json.load(stream)
     except (OSError, ValueError) as error:
-        print(f"{path}: {_reason(error)}; next: run the playbook serve", file=sys.stderr)
+        _print(f"{path}: {_reason(error)}; next: run the playbook serve", sys.stderr)
         return MISSING
     if shutil.which("docker") is None:
-        print("there is no docker on this node", file=sys.stderr)
+        _print("there is no docker on this node", sys.stderr)
         return MISSING
     return VERBS[arguments[0]](settings)
 

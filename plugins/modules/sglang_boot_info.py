@@ -127,6 +127,7 @@ time:
   type: float
 """
 
+import functools
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -162,7 +163,7 @@ def main() -> None:
             "settings": {"type": "dict", "required": True},
             "proofs": {"type": "list", "elements": "dict", "default": []},
             "fatals": {"type": "list", "elements": "dict", "default": []},
-            "pool_tokens_asked": {"type": "int"},
+            "pool_tokens_asked": {"type": "int", "no_log": False},
             "served_name": {"type": "str", "required": True},
             "answer_timeout": {"type": "float", "default": 120},
         },
@@ -173,7 +174,7 @@ def main() -> None:
     try:
         facts = boot_facts(
             settings,
-            run_command,
+            functools.partial(run_command, timeout=60),
             proofs=options["proofs"],
             fatals=options["fatals"],
             pool_asked=options["pool_tokens_asked"],

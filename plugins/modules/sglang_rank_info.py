@@ -85,6 +85,8 @@ differs:
   elements: str
 """
 
+import functools
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import run_command
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._rank_node import rank_facts
@@ -100,7 +102,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     settings = module.params["settings"]
-    facts = rank_facts(settings, run_command, deadline=module.params["timeout"])
+    # A container that is started on a busy node takes its time.
+    run = functools.partial(run_command, timeout=120)
+    facts = rank_facts(settings, run, deadline=module.params["timeout"])
     files = Installation(settings, facts["gpu"])
     module.exit_json(changed=False, differs=files.differing(), **facts)
 
