@@ -24,6 +24,10 @@ from typing import Any, NamedTuple
 
 _CACHE = os.path.join(".cache", "huggingface", "download")
 _NOT_OURS = (".cache", ".git")
+# <name or hash of it>.<etag>.incomplete, and of newer downloaders, which never go on with one,
+# <hash>.<etag>.<number>.incomplete.
+_NEVER_RESUMED = re.compile(r"\.[0-9a-f]{8}\.incomplete$")
+_ENDING = re.compile(r"\.[^.]+(\.[0-9a-f]{8})?\.incomplete$")
 _PARTIAL = re.compile(r"\..+\.[0-9]+-[0-9]+\.part")  # of a copy, see _checkpoint_copy
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -52,7 +56,7 @@ class Tree:
         etags: of files, as far as it tells.
         unfinished: partial downloads that are newer than the file they are for, by that file.
         leftovers: paths of partial downloads and copies, and of caches in the directory.
-        unfinished_bytes: what partial downloads and copies take.
+        unfinished_bytes: what partial downloads and copies take that can be continued.
         device: of the file system; 0 if absent.
         free: bytes free there, or where the directory would be made.
     """
@@ -140,9 +144,9 @@ class Tree:
                         os.path.relpath(path, folder).removesuffix(".metadata"), path
                     )
                 elif name.endswith(".incomplete"):
-                    start = os.path.join(os.path.relpath(place, folder), name.rsplit(".", 2)[0])
+                    start = os.path.relpath(os.path.join(place, _ENDING.sub("", name)), folder)
                     with contextlib.suppress(OSError):  # a download that runs renames them
-                        partial[path] = (os.path.normpath(start), os.stat(path))
+                        partial[path] = (start, os.stat(path))
         self._read_partial(partial)
 
     def _read_metadata(self, name: str, path: str) -> None:
@@ -166,8 +170,9 @@ class Tree:
             digest = hashlib.sha1(f"{last}.metadata".encode(), usedforsecurity=False).digest()
             called[os.path.join(start, base64.urlsafe_b64encode(digest).decode())] = name
         for path, (start, stat) in partial.items():
-            self.unfinished_bytes += stat.st_blocks * 512
             self.leftovers.append(path)
+            if not _NEVER_RESUMED.search(path):
+                self.unfinished_bytes += stat.st_blocks * 512
             name = called.get(start, "")
             if not name or self.files[name].mtime < stat.st_mtime:
                 self.unfinished[name or os.path.basename(path)] = path

@@ -238,7 +238,7 @@ leftovers:
   type: list
   elements: str
 unfinished_bytes:
-  description: What partial downloads and copies take.
+  description: What partial downloads and copies take that can be continued.
   returned: unless stale
   type: int
 engram:

@@ -458,22 +458,25 @@ def test_notes_about_a_file_that_changed_are_void(whole):
     assert inspect(str(path), facts)["revision"] is None
 
 
+HASHED = "5EN2oK5nnY5dXTxcEQ7GPdMRidY="  # of shard 9, as versions 1.17 and 2.4 of it have it
+ETAG = "fb" * 32
+
+
 @pytest.mark.parametrize(
-    "start",
-    # The name, or what version 2.4.0 of the downloader makes of it.
-    [shard(9), "5EN2oK5nnY5dXTxcEQ7GPdMRidY="],
-    ids=["by name", "by hash"],
+    ("start", "resumable"),
+    [(f"{shard(9)}.{ETAG}", 1), (f"{HASHED}.{ETAG}", 1), (f"{HASHED}.{ETAG}.eab28e6c", 0)],
+    ids=["by name", "by hash", "never resumed"],
 )
-def test_an_unfinished_download(start, whole):
+def test_an_unfinished_download(start, resumable, whole):
     path, facts = whole
     metadata(path, shard(9), facts["revision"])
-    partial = path / ".cache/huggingface/download" / f"{start}.abc.incomplete"
+    partial = path / ".cache/huggingface/download" / f"{start}.incomplete"
     partial.write_bytes(bytes(1 << 20))
     os.utime(partial, (2e9, 2e9))
     found = inspect(str(path), facts)
     problem = the_problem(found)
     assert (problem["code"], problem["file"]) == ("download-unfinished", shard(9))
-    assert found["unfinished_bytes"] == 1 << 20
+    assert found["unfinished_bytes"] == resumable << 20
     os.utime(partial, (1, 1))
     found = inspect(str(path), facts)
     assert (found["complete"], found["leftovers"]) == (True, [str(partial)])
