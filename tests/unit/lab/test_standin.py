@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._engine_boot import examine
 
 from lab import checkpoint
 from lab.standin import image
 from lab.standin.sglang import answers, api, contract, faults, proofs, rendezvous, settings, shards
 from tests.support import packed
+from tests.unit.servings import serving
 
 ROWS = (1201, 1303)
 
@@ -390,3 +392,54 @@ def test_an_archive_is_what_docker_save_writes(tmp_path):
         config = json.load(tar.extractfile(manifest["Config"]))  # type: ignore[arg-type]
         assert config["architecture"] == "arm64"
         assert len(config["rootfs"]["diff_ids"]) == len(manifest["Layers"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("profile", "hosts", "topology"),
+    [
+        ("dsv41-tp4", 4, "switch"),
+        ("dsv41-tp4-base", 4, "switch"),
+        ("dsv41-tp4-ring", 4, "ring"),
+        ("dsv41-tp3", 3, "triangle"),
+        ("dsv41-tp8", 8, "switch"),
+    ],
+)
+def test_every_profile_is_proven_by_what_a_boot_prints(profile, hosts, topology):
+    """The launch as it is planned keeps the contract, and its ranks agree with each other."""
+    plan = serving(profile, hosts, topology)
+    common = []
+    for one in plan["hosts"].values():
+        container = one["container"]
+        started = settings.read(container["command"][2:], container["env"])
+        common.append(started.common())
+        parts = contract.Given([(1, 0, 10), (14, 0, 10)], ["a", "b"])
+        findings = [*contract._environment(started, Path()), *contract._arguments(started, Path())]
+        assert [str(found) for found in findings if found.verdict != "ok"] == []
+        _granted, pool = proofs.pool(started, clamped=False)
+        lines = [
+            *proofs.nccl(started),
+            *proofs.load(parts),
+            *proofs.engram(parts, True),
+            *proofs.adapters(started),
+            *pool,
+            *(proofs.ready(started) if one["head"] else ()),
+        ]
+        facts = examine(
+            "\n".join([*lines, ""]),
+            proofs=plan["checks"]["proofs"],
+            fatals=plan["checks"]["fatals"],
+            head=one["head"],
+        )
+        missing = [proof["name"] for proof in facts["proofs"] if proof["status"] != "found"]
+        assert missing == []
+        assert facts["fatals"] == []
+    assert all(one == common[0] for one in common)
+
+
+@pytest.mark.parametrize("name", sorted(faults.FAULTS))
+def test_every_fault_that_prints_is_a_signature_of_the_profiles(name):
+    told = faults.FAULTS[name].lines
+    signatures = serving("dsv41-tp4-ring", 4, "ring")["checks"]["fatals"]
+    facts = examine("\n".join([*told, ""]), fatals=signatures)
+    known_by_ending = {"die-in-boot", "port-taken"}  # said by the unit, not by a signature
+    assert facts["failed"] == (bool(told) and name not in known_by_ending)
