@@ -207,6 +207,8 @@ def _tell_checks(
 def _api(api: Result | None) -> list[str]:
     if not api:
         return []
+    if "url" not in api:
+        return [f"not asked: {api.get('msg', 'nobody could be')}"]
     first = api["checks"][0] if api.get("checks") else {"verdict": "failed", "detail": "no answer"}
     word = "answers" if first["verdict"] == "passed" else "DOES NOT ANSWER"
     return [f"{api['url']} {word}: {first['detail']}"]

@@ -98,6 +98,8 @@ def test_hosts_of_which_nothing_is_known_do_not_hide_the_others() -> None:
 def test_an_api_that_does_not_answer_is_loud() -> None:
     check = {"verdict": "failed", "detail": "no answer within 30 s"}
     lines = status_lines("sparks", [host("spark1")], api={"url": "http://x", "checks": [check]})
+    lines += status_lines("sparks", [host("spark1")], api={"failed": True, "msg": "no key file"})
+    assert "API       not asked: no key file" in lines
     assert "API       http://x DOES NOT ANSWER: no answer within 30 s" in lines
 
 
