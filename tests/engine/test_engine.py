@@ -30,7 +30,7 @@ pytestmark = pytest.mark.engine
 
 UNIT = "sparkfleet-rank@sparks.service"
 KEY = "sk-CANARY-engine-0123456789"
-BOOT = 3000  # seconds a busy machine may take; 2 quiet cores take about 80
+BOOT = 3000  # seconds a busy machine may take; two minutes are usual
 VARIABLES = {
     "spark_profile": str(ROOT / "lab/sglang/profile.yml"),
     "spark_model": str(ROOT / "lab/sglang/model.yml"),

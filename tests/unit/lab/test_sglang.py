@@ -76,7 +76,7 @@ def test_the_profile_is_planned_like_any_other():
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch) -> Path:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(image, "INSTALLED", tmp_path)
     return tmp_path
 
