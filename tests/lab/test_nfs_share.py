@@ -276,7 +276,7 @@ def test_a_server_that_is_gone_holds_nobody_up(shared: LabUnderTest) -> None:
     try:
         started = time.monotonic()
         told = refused(share(shared, nfs_share_state="checked", nfs_share_deadline=20))
-        assert time.monotonic() - started < 300, "tasks take long on emulated machines"
+        assert time.monotonic() - started < 600, "tasks take long on emulated machines"
     finally:
         shared.root("spark1", "systemctl start nfs-server")
     assert "to be done: systemctl start nfs-server.service" in told
