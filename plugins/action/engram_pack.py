@@ -84,7 +84,8 @@ def line_of(told: Mapping[str, Any]) -> str:
     """How far a packing is, in one line."""
     total = max(told["bytes_total"], 1)
     share = f"{100 * told['bytes_done'] // total} % of {gib(total)}"
-    parts = [f"{told['phase']} Engram layer {told['layer']}: {share}"]
+    where = "rows" if told["layer"] is None else f"layer {told['layer']}"
+    parts = [f"{told['phase']} Engram {where}: {share}"]
     if told["rate"]:
         parts.append(f"{told['rate'] / 2**20:.0f} MiB/s")
     if told["seconds_left"] is not None:

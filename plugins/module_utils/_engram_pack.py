@@ -528,8 +528,7 @@ def _sentence(error: OSError, path: str, size: int) -> str:
         folder = os.statvfs(os.path.dirname(path))
         free = folder.f_bavail * folder.f_frsize
         return (
-            f"{path} needs {size} bytes in all, and {free} are free ({error.strerror}). "
-            "Make room and run again; what is finished is kept"
+            f"{path} needs {size} bytes in all, and {free} are free ({error.strerror}). Make room"
         )
     return f"{error.filename or path}: {error.strerror}"
 

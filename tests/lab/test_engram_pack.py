@@ -154,7 +154,7 @@ def test_a_disk_that_fills_up_meanwhile_ends_the_work_well(lab: LabUnderTest, so
     lab.root("spark4", "rm /data/engram/engram-*")
     # Whoever takes the rest of the disk does so while the first table is packed.
     fill = (
-        "nohup sh -c 'until ls /data/engram/engram-l1-*.partial; do sleep 0.02; done; "
+        "nohup timeout 300 sh -c 'until ls /data/engram/engram-l1-*.partial; do sleep 0.02; done; "
         "fallocate -l $(($(df -B1 --output=avail /data | tail -1) - 5000000)) /data/rest' "
         ">/dev/null 2>&1 &"
     )
@@ -165,7 +165,7 @@ def test_a_disk_that_fills_up_meanwhile_ends_the_work_well(lab: LabUnderTest, so
         lab.root("spark4", "rm -f /data/rest")
     assert run.returncode != 0
     assert "engram-l14-r3of4.partial needs" in run.output
-    assert "Make room and run again" in run.output
+    assert "Make room" in run.output
     files = lab.root("spark4", "ls /data/engram")
     assert "engram-l1-r3of4.bin" in files
     assert "engram-l14-r3of4.bin" not in files

@@ -81,8 +81,8 @@ def test_progress_is_shown_at_a_calm_pace(clock: list[float], shown: list[str]) 
 
 
 def test_at_the_start_nothing_is_known_yet() -> None:
-    line = engram_pack.line_of({**TOLD, "bytes_done": 0, "rate": 0.0, "seconds_left": None})
-    assert line == "packing Engram layer 1: 0 % of 50 GiB"
+    told = {**TOLD, "layer": None, "bytes_done": 0, "rate": 0.0, "seconds_left": None}
+    assert engram_pack.line_of(told) == "packing Engram rows: 0 % of 50 GiB"
 
 
 def test_a_lost_connection_is_borne_with(clock: list[float], shown: list[str]) -> None:
