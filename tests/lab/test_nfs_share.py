@@ -75,16 +75,13 @@ chown -R spark: .; chmod 755 /data . ; chmod 644 *
 
 
 @pytest.mark.containers
-def test_check_mode_on_bare_hosts(pair: LabUnderTest, tmp_path: Path) -> None:
+def test_check_mode_on_bare_hosts(pair: LabUnderTest) -> None:
     """Neither checkpoint nor fabric nor server are there; everything is told, nothing done."""
     pair.root("spark1", "rm -rf /data/checkpoint")
-    facts = tmp_path / "model.yml"
-    checkpoint.write_facts(facts, checkpoint.make(tmp_path / "small"))
     run = assert_check_changes_nothing(
         SHARE,
         pair.inventory,
-        "-e",
-        json.dumps({**PAIR, "spark_model": str(facts), "checkpoint_spare_gib": 0}),
+        *("--tags", "nfs_share", "-e", json.dumps(PAIR)),
         witness=lambda: pair.everywhere(STATE),
     )
     assert "/data/checkpoint 10.20.0.12(ro,sync,crossmnt" in run.output
