@@ -213,6 +213,12 @@ def image(options: argparse.Namespace) -> None:
     standin.image().load(lab, options.hosts or [host.name for host in lab.hosts])
 
 
+def stand_ins(options: argparse.Namespace) -> None:
+    from lab.standin import cell  # needs numpy, which the rest of the lab does not
+
+    say(f"-e @{cell.prepare(existing(options.name).lab)}")
+
+
 def real_engine(options: argparse.Namespace) -> None:
     from lab.sglang import install  # needs numpy, which the rest of the lab does not
 
@@ -334,6 +340,7 @@ def _parser() -> argparse.ArgumentParser:
     words.add_argument("hosts", nargs="*", metavar="HOST", help="default: all of them")
     words.add_argument("--archive", action="store_true", help="only make it, and say where it is")
     words.add_argument("--architecture", help="what the archive claims to be for (a mistake)")
+    verb("standin", stand_ins, "give the hosts stand-ins of checkpoint, engine image and NCCL")
     verb("sglang", real_engine, "put the real SGLang with a toy model on the hosts")
     for name, about in [
         ("snapshot", "save memory and disks of all virtual machines"),

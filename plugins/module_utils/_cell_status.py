@@ -74,9 +74,9 @@ def summary_lines(
         preflight: the result of preflight_report.
         fabric: the result of the link_verdict filter.
         tables: the results of engram_pack, by host.
-        serving: `profile`, `model` and `stand_in` of what is served, and `seconds` of its start.
+        serving: `profile` and `model` of what is served.
         entry: `url`, `key_file`, `keys` and `open` of the entry.
-        verify: the results of openai_probe, with `checks`.
+        verify: the results of openai_probe, with `checks`, and `stand_in` for an engine of a lab.
         head: the host with the key.
     """
     proven: list[str] = []
@@ -112,7 +112,7 @@ def summary_lines(
     lines += _labelled("proven", proven)
     lines += _labelled("measured", measured)
     lines += _labelled("open", not_shown)
-    if serving and serving.get("stand_in"):
+    if verify and verify.get("stand_in"):
         text = "the engine, which computes no model: its answers and speeds mean nothing"
         lines += _labelled("stand-in", [text])
     lines += _labelled("left out", [", ".join(left_out)] if left_out else [])

@@ -55,7 +55,7 @@ options:
     type: dict
     default: {}
   serving:
-    description: What is served, as C(model), C(profile), and C(stand_in) for an engine of a lab.
+    description: What is served, as C(model) and C(profile).
     type: dict
   entry:
     description: The endpoint, as the role entry tells it in C(entry_result).

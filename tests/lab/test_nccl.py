@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._nccl_library import library_facts
 
+from lab.standin.library import library
 from lab.system import CACHE
-from tests.support.elf import library
 from tests.support.labs import ROOT, LabUnderTest
 from tests.support.playbook import (
     Run,
@@ -102,7 +102,8 @@ def nccl(lab: LabUnderTest, *args: str) -> Run:
 
 
 def wish(**values: object) -> tuple[str, ...]:
-    return ("--tags", "nccl", "-e", json.dumps({"spark_image": "engine:test", **values}))
+    given = json.dumps({"spark_image": "engine:test", **values})
+    return ("--timeout", "60", "--tags", "nccl", "-e", given)
 
 
 def file(path: Path, **values: object) -> tuple[str, ...]:

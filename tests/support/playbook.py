@@ -82,6 +82,7 @@ def ansible_env(directory: Path) -> dict[str, str]:
         "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_PIPELINING": "True",
+        "ANSIBLE_TIMEOUT": "60",  # emulated machines are slow to answer sudo
         "XDG_STATE_HOME": str(directory),
     }
 

@@ -145,7 +145,7 @@ def test_a_run_of_all_stages() -> None:
 
 
 def test_what_was_not_shown_is_told() -> None:
-    toy = {"model": "tiny", "profile": "lab", "stand_in": True}
+    toy = {"model": "tiny", "profile": "lab"}
     verdicts = ("failed", "not_applicable", "skipped")
     checks = [{"name": f"a-{verdict}", "verdict": verdict} for verdict in verdicts]
     text = "\n".join(
@@ -154,7 +154,7 @@ def test_what_was_not_shown_is_told() -> None:
             serving=toy,
             preflight=None,
             entry={"url": "http://x/v1", "open": True},
-            verify={"checks": checks},
+            verify={"checks": checks, "stand_in": True},
         )
     )
     assert "RDMA: not measured: no RDMA stack." in text

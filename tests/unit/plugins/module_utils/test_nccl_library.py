@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._nccl_library import library_facts
 
-from tests.support.elf import BUILD_ID, library
+from lab.standin.library import BUILD_ID, library
 
 RING, GIDS = "SWITCHLESS_RING_ONLY", "IB_EXTENDED_IPV4_GIDS"
 PATCHED = library(f"NCCL_{RING}", f"NCCL_{GIDS}", machine="aarch64")

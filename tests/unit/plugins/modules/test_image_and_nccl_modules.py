@@ -18,7 +18,7 @@ from ansible_collections.sparkfleet.cluster.plugins.modules import (
     nccl_library_info,
 )
 
-from tests.support.elf import library
+from lab.standin.library import library
 
 
 def call(
