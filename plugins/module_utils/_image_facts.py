@@ -82,11 +82,14 @@ def image_facts(reference: str, run: Runner) -> dict[str, Any]:
     facts["serving"], unknown = serving(run)
     if unknown:
         facts["problems"].append({"code": "ranks-unknown", "message": unknown})
-    asked = run(["docker", "info", "--format", "{{json .DriverStatus}}"])
-    if asked.rc != 0:
+    asked = run(["docker", "info", "--format", "{{json .}}"])
+    # The client tells about itself and ends well where the daemon does not answer.
+    told = json.loads(asked.out) if asked.rc == 0 else {}
+    if asked.rc != 0 or told.get("ServerErrors"):
         facts["problems"].append(_no_docker(asked))
         return facts
-    facts["store"] = "containerd" if "io.containerd.snapshotter" in asked.out else "classic"
+    containerd = "io.containerd.snapshotter" in json.dumps(told.get("DriverStatus"))
+    facts["store"] = "containerd" if containerd else "classic"
     if not reference:
         return facts
     found = run(["docker", "image", "inspect", reference])

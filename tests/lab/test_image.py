@@ -65,7 +65,7 @@ def commits(ring: LabUnderTest) -> list[str]:
 
 
 def tagged(values: dict[str, object]) -> tuple[str, ...]:
-    return ("--tags", "sglang_image", "-e", json.dumps(values))
+    return ("--timeout", "60", "--tags", "sglang_image", "-e", json.dumps(values))
 
 
 def wish(commit: str, **more: object) -> tuple[str, ...]:
@@ -134,7 +134,6 @@ def test_built_once_and_sent_to_all(ring: LabUnderTest, commits: list[str]) -> N
     assert "image-build.log" in logs["spark1"] and "image-build.log" not in logs["spark2"]
     said = ring.root("spark1", "cat /var/log/sparkfleet/image-send.log")
     assert said.startswith("sending to 10.20.") and "to 3" in said
-    assert "[spark1] image-build" in run.output
     traces = ring.everywhere("ls -A /run/sparkfleet; systemctl list-units -q 'sparkfleet-image-*'")
     assert set(traces.values()) == {""}
 
@@ -268,6 +267,7 @@ def test_a_build_goes_on_without_the_controller(ring: LabUnderTest, commits: lis
     refused(cut, "image-build on spark1 is not done after 1 s, and goes on")
     run = build(ring, wish(third)).assert_ok()
     assert [note.task for note in run.changed if "build" in note.task] == []
+    assert "[spark1] image-build" in run.output  # progress
     assert ring.root("spark4", f"docker run --rm --entrypoint cat {REFERENCE} /slow") == "slow"
 
 

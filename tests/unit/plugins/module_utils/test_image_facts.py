@@ -31,8 +31,9 @@ INSPECTED = {
     "RootFS": {"Type": "layers", "Layers": LAYERS},
     "Config": {**CONFIG, "Cmd": None, "Volumes": None, "Hostname": "", "Image": "sha256:old"},
 }
-CLASSIC = '[["Backing Filesystem","extfs"],["Supports d_type","true"]]'
-CONTAINERD = '[["driver-type","io.containerd.snapshotter.v1"]]'
+CLASSIC = '{"DriverStatus": [["Backing Filesystem","extfs"],["Supports d_type","true"]]}'
+CONTAINERD = '{"DriverStatus": [["driver-type","io.containerd.snapshotter.v1"]]}'
+REFUSED = "Cannot connect to the Docker daemon"
 IDLE = Command(0, "", "")
 
 
@@ -100,7 +101,9 @@ def test_no_image_is_no_problem(said: str) -> None:
     ("store", "code", "told"),
     [
         (Command(NOT_FOUND, "", "docker: command not found"), "docker-absent", "no docker"),
-        (Command(1, "", "Cannot connect to the Docker daemon"), "docker-down", "Cannot connect"),
+        (Command(1, "", REFUSED), "docker-down", REFUSED),
+        # Docker 26 ends with 0 then
+        (Command(0, f'{{"ServerErrors": ["{REFUSED}"]}}', REFUSED), "docker-down", REFUSED),
         (Command(None, "", "docker did not answer within 60 s"), "docker-down", "60 s"),
     ],
 )
