@@ -459,6 +459,8 @@ class Probe:
                 raise _failed("no-text", f"{reply.completion_tokens} tokens, and no text of them")
             elapsed = reply.last_at - reply.first_at
             if reply.completion_tokens < min(32, wanted) or elapsed <= 0:
+                if not self._understands:  # it says what it likes, and a stand-in in no time
+                    raise _Ended("not_applicable", "too few tokens, of no model that counts")
                 raise _failed(
                     "too-short",
                     f"{reply.completion_tokens} tokens in {elapsed:.2f} s after the first say "

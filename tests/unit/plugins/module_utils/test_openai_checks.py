@@ -215,6 +215,11 @@ def test_what_needs_a_thinking_model_is_not_applicable_to_a_toy(serve, how):
     assert not any("17 x 23" in json.dumps(one) for one in server.seen)
 
 
+def test_a_toy_that_says_little_is_not_called_slow(serve):
+    toy = probe(serve(stand_in=True, fault="wrong"), "speed")
+    assert last(toy)["verdict"] == "not_applicable" and toy["passed"]
+
+
 def test_load_time_is_told_waited_for_or_unknown(serve):
     assert last(probe(serve(), "load"))["verdict"] == "skipped"
     slow = last(probe(serve(), "load", load_seconds=4000))
