@@ -30,7 +30,8 @@ PLAY = """
   vars:
     fabric: "{{ groups['sparks'] | sparkfleet.cluster.fabric_plan('ring') }}"
     serving: >-
-      {{ (spark_profile or none) | sparkfleet.cluster.serving_plan(fabric, settings=spark_settings, cell='sparks',
+      {{ (spark_profile or none) | sparkfleet.cluster.serving_plan(
+         fabric, settings=spark_settings, cell='sparks',
          model={'engram': {'tables': []}}, checkpoint_dir='/srv/c', engram_dir='/srv/e',
          ports={'engine': 8888, 'rendezvous': 20000}) }}
   tasks:
