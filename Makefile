@@ -4,7 +4,8 @@ SHELL := /bin/bash
 .ONESHELL:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab format lab-down clean
+.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab test-arguments test-engine \
+  bench-packing bench-packing-full format lab-down clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export LC_ALL := C.UTF-8
@@ -15,16 +16,20 @@ step := python tools/step.py run
 node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plugins/,modules module_utils)
 
 help: ## list these targets
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
-	@echo '  LAB_NAME=x        works with another lab than the usual one; several can exist side by side'
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 28
+	@echo '  LAB_NAME=x                works with another lab than the usual one; several can exist side by side'
+	@echo '  LAB_ENGINE=sglang         lets `make demo` serve with the real SGLang and a toy model (7 GB)'
 
 setup: ## install what is missing on this machine, and the pinned tools into .venv
 	@tools/setup
 
 demo: export LAB_NAME ?= lab
+demo: export LAB_ENGINE ?= standin
+demo: engine_variables = $(if $(filter sglang,$(LAB_ENGINE)),lab/sglang/demo.yml,/var/lib/sparkfleet-lab/$(LAB_NAME)/standin.yml)
 demo: setup ## build a lab of four virtual Sparks and run the product against it
 	@$(step) 'lab up' -- python -m lab up --bare
-	$(step) 'site.yml on the lab' -- ansible-playbook site.yml -i inventories/lab.yml \
+	$(step) 'what a cell is served from' -- python -m lab $(LAB_ENGINE)
+	$(step) 'site.yml on the lab' -- ansible-playbook site.yml -i inventories/lab.yml -e @$(engine_variables) \
 		-e preflight_report_path=$(CURDIR)/.cache/demo.json
 	python -m lab summary --report .cache/demo.json
 	printf '\nThe lab stays up. Look around: python -m lab --help. Remove it: make lab-down\n'
@@ -60,7 +65,8 @@ docs-lint: setup ## changelog, documentation and playbook names of the installed
 test-lab: export LAB_NAME ?= test
 test-lab: setup ## scenarios in container labs, then molecule; leaves no lab behind
 	@trap 'python -m lab down --family' EXIT
-	$(step) 'container lab' --junit .cache/junit/containers.xml -- pytest tests/lab -m containers
+	$(step) 'container lab' --junit .cache/junit/containers.xml -- \
+	  pytest tests/lab -m containers -n 2 --dist loadfile # a lab is made per file
 	rm -rf .cache/molecule # where molecule remembers that it made a lab, which may be gone by now
 	MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule $(step) molecule -- molecule test --all
 
@@ -68,6 +74,20 @@ test-vm: export LAB_NAME ?= vmtest
 test-vm: setup ## scenarios in the virtual-machine lab; leaves no lab behind
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'virtual-machine lab' --junit .cache/junit/vm.xml -- pytest tests/lab -m vm
+
+test-arguments: setup ## server arguments of every profile, by SGLang's own parser; installs 7 GB once
+	@$(step) 'server arguments' --junit .cache/junit/arguments.xml -- pytest tests/engine/test_arguments.py
+
+test-engine: export LAB_NAME ?= engine
+test-engine: setup ## the real SGLang with a toy model as four ranks in a container lab; installs 7 GB once
+	@trap 'python -m lab down --family' EXIT
+	$(step) 'real SGLang' --junit .cache/junit/engine.xml -- pytest tests/engine
+
+bench-packing: setup ## packing against dd and a numpy loop, on the disk of .cache; needs root
+	@PYTHONPATH=collections $(step) 'packing' -- python -m benchmarks.packing .cache/packing
+
+bench-packing-full: setup ## one rank-layer of the real size: needs 26 GB of disk
+	@PYTHONPATH=collections $(step) 'packing, full size' -- python -m benchmarks.packing .cache/packing --full-size
 
 format: setup ## rewrite Python files the way `make lint` wants them
 	@ruff check --fix --quiet . || true

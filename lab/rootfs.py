@@ -19,7 +19,7 @@ from lab.system import CACHE, lock, need_programs, run, step
 SUITE = "trixie"
 PACKAGES = """
 systemd systemd-sysv systemd-resolved libnss-resolve dbus udev kmod procps less sudo ca-certificates
-python3 python3-apt python3-yaml python3-numpy python3-requests
+python3 python3-apt python3-yaml python3-numpy python3-requests python3-venv python3-packaging
 openssh-server iproute2 iputils-ping iputils-arping iputils-tracepath ethtool pciutils tcpdump
 netcat-openbsd netplan.io network-manager lldpd iptables nftables
 rdma-core ibverbs-utils ibverbs-providers infiniband-diags perftest rdmacm-utils
