@@ -32,6 +32,7 @@ CONF = f"{config.FOLDER}/nginx.conf"
 MAP = f"{config.FOLDER}/{config.MAP}"
 CERTIFICATE = f"{config.FOLDER}/tls.crt"
 CERTIFICATE_KEY = f"{config.FOLDER}/tls.key"
+WANTED = f"/etc/systemd/system/multi-user.target.wants/{config.UNIT_NAME}"
 LOADED = f"{config.STATE}/loaded"
 SECRET = {MAP, CERTIFICATE_KEY}  # beside the file of keys
 RANKS = "sparkfleet-rank@*.service"
@@ -126,7 +127,13 @@ class Entry:
             for path, text in texts.items()
             if before[path] != text or self._mode(path) != modes[path]
         ]
-        reload_units = config.UNIT in different and before[config.UNIT] is not None
+        # systemd reads a unit that it has never seen by itself, and remembers one that was removed.
+        # A run that broke off may have written what was never loaded.
+        loaded, wanted = self._read(LOADED), _loaded(texts)
+        reload_units = unit.get("LoadState") == "loaded" and (
+            config.UNIT in different
+            or (loaded is not None and loaded.split("\n")[0] != wanted.split("\n")[0])
+        )
         if unit and (packages or reload_units) and not params["force"]:
             self._part(problems, lambda: self._nobody_serves(packages))
         if problems:
@@ -134,8 +141,7 @@ class Entry:
         actions = [f"install {', '.join(packages)}"] if packages else []
         actions += [f"make {path}" for path in tls.get("missing", ())]
         actions += [f"{'write' if before[path] is None else 'change'} {path}" for path in different]
-        # a run that broke off may have written what was never loaded
-        changed = bool(different or tls.get("missing")) or self._read(LOADED) != _digest(texts)
+        changed = bool(different or tls.get("missing")) or loaded != wanted
         actions += self._service_actions(unit, changed, reload_units)
         outcome = Outcome(
             actions=actions,
@@ -180,7 +186,7 @@ class Entry:
         for action in actions:
             if action.startswith("systemctl "):
                 self._must(action.split())
-        self._write(LOADED, _digest(texts), 0o644)
+        self._write(LOADED, _loaded(texts), 0o644)
 
     def _try_out(self, settings: config.Settings, keys: Sequence[Key]) -> None:
         """Let nginx read everything in a place of its own before anything is replaced."""
@@ -249,8 +255,8 @@ class Entry:
         actions = []
         if unit["ActiveState"] not in ("inactive", "failed"):
             actions.append(f"systemctl stop {config.UNIT_NAME}")
-        if unit["UnitFileState"] == "enabled":
-            actions.append(f"systemctl disable --no-reload {config.UNIT_NAME}")
+        if self._enabled():
+            actions.append(f"systemctl --root=/ disable {config.UNIT_NAME}")
         places = [config.UNIT, config.FOLDER, config.STATE]
         removed = [place for place in places if os.path.lexists(self._path(place))]
         actions += [f"remove {place}" for place in removed]
@@ -403,7 +409,7 @@ class Entry:
         return digest.hexdigest()
 
     def _unit_state(self) -> dict[str, str]:
-        names = ("ActiveState", "UnitFileState", "MainPID")
+        names = ("LoadState", "ActiveState", "MainPID")
         argv = ["systemctl", "show", *(f"--property={name}" for name in names), config.UNIT_NAME]
         done = self._run(argv)
         if done.rc != 0:
@@ -411,12 +417,17 @@ class Entry:
         found = dict(line.split("=", 1) for line in done.out.splitlines() if "=" in line)
         return {name: found.get(name, "") for name in names}
 
-    @staticmethod
-    def _service_actions(unit: Mapping[str, str], changed: bool, reload_units: bool) -> list[str]:
-        """What systemd has to do. A new unit needs no daemon-reload, and enabling gets none."""
+    def _enabled(self) -> bool:
+        """By the link itself: what systemd says can be older."""
+        return os.path.lexists(self._path(WANTED))
+
+    def _service_actions(
+        self, unit: Mapping[str, str], changed: bool, reload_units: bool
+    ) -> list[str]:
+        """What systemd has to do. Enabling goes past the manager, which would reload all units."""
         name, actions = config.UNIT_NAME, []
-        if unit["UnitFileState"] != "enabled":
-            actions.append(f"systemctl enable --no-reload {name}")
+        if not self._enabled():
+            actions.append(f"systemctl --root=/ enable {name}")
         if reload_units:
             actions += ["systemctl daemon-reload", f"systemctl restart {name}"]
         elif unit["ActiveState"] != "active":
@@ -535,7 +546,7 @@ class Entry:
             raise
 
 
-def _digest(texts: Mapping[str, str]) -> str:
-    """Of what nginx and systemd read; the file of keys is in the map."""
-    read = [texts[path] for path in (CONF, MAP, config.UNIT) if path in texts]
-    return hashlib.sha256("\0".join(read).encode()).hexdigest()
+def _loaded(texts: Mapping[str, str]) -> str:
+    """Digests of what systemd reads and of what nginx reads; the file of keys is in the map."""
+    parts = (texts[config.UNIT], "\0".join([texts[CONF], texts.get(MAP, "")]))
+    return "".join(f"{hashlib.sha256(part.encode()).hexdigest()}\n" for part in parts)

@@ -133,7 +133,8 @@ PARAMS: dict[str, Any] = {
     "tls_names": [],
     "force": False,
 }
-DOWN = "ActiveState=inactive\nUnitFileState=\nMainPID=0\n"
+DOWN = "LoadState=not-found\nActiveState=inactive\nMainPID=0\n"
+ACTIVE = "LoadState=loaded\nActiveState=active\nMainPID=8\n"
 See = Callable[..., Outcome]
 
 
@@ -175,7 +176,7 @@ def test_a_bare_host_gets_everything(see, tmp_path):
         "write /etc/systemd/system/sparkfleet-entry.service",
         "write /etc/sparkfleet/entry/keys.map",
         "write /etc/sparkfleet/keys",
-        "systemctl enable --no-reload sparkfleet-entry.service",
+        "systemctl --root=/ enable sparkfleet-entry.service",
         "systemctl start sparkfleet-entry.service",
     ]
     assert outcome.keys == ["default"] and not list((tmp_path / "etc/sparkfleet").iterdir())
@@ -195,12 +196,20 @@ def test_a_changed_unit_waits_for_the_ranks(see, tmp_path):
     unit = tmp_path / "etc/systemd/system/sparkfleet-entry.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\n")
-    assert list(see().actions)[-2:] == [
+    active = {"systemctl show": ACTIVE}
+    assert list(see(active).actions)[-2:] == [
         "systemctl daemon-reload",
         "systemctl restart sparkfleet-entry.service",
     ]
-    serving = {"systemctl list-units": "sparkfleet-rank@sparks.service loaded active running x\n"}
-    assert "sparkfleet-rank@sparks.service serves" in problem(see(serving), "serving")
+    ranks = "sparkfleet-rank@sparks.service loaded active running x\n"
+    told = problem(see({**active, "systemctl list-units": ranks}), "serving")
+    assert "sparkfleet-rank@sparks.service serves" in told
+    unit.write_text(config.unit())
+    assert "systemctl daemon-reload" not in see(active).actions
+    loaded = tmp_path / "var/lib/sparkfleet/entry/loaded"
+    loaded.parent.mkdir(parents=True)
+    loaded.write_text("of the unit before\n")  # by a run that broke off
+    assert "systemctl daemon-reload" in see(active).actions
 
 
 @pytest.mark.parametrize(
@@ -259,8 +268,7 @@ def test_a_taken_port_is_named_with_whoever_has_it(see, line, told):
 
 def test_our_own_listener_and_another_address_are_no_obstacle(see):
     ours = 'LISTEN 0 5 0.0.0.0:8000 0.0.0.0:* users:(("nginx",pid=9,fd=3),("nginx",pid=8,fd=3))'
-    active = "ActiveState=active\nUnitFileState=enabled\nMainPID=8\n"
-    answers = {"ss -Hltnp sport = :8000": ours, "systemctl show": active}
+    answers = {"ss -Hltnp sport = :8000": ours, "systemctl show": ACTIVE}
     assert not see(answers).problems
     other = {"ss -Hltnp sport = :8000": "LISTEN 0 5 10.1.1.1:8000 0.0.0.0:*"}
     assert not see(other, addresses=["10.1.1.2"]).problems
@@ -378,16 +386,19 @@ def test_nothing_of_ours_is_left_but_the_keys(tmp_path):
         (tmp_path / place.lstrip("/")).mkdir(parents=True)
     keys = tmp_path / "etc/sparkfleet/keys"
     keys.write_text(f"alice:{KEY}\n")
+    link = tmp_path / "etc/systemd/system/multi-user.target.wants" / config.UNIT_NAME
+    link.parent.mkdir(parents=True)
+    link.symlink_to(config.UNIT)
     ran = []
 
     def run(argv: Sequence[str]) -> Command:
         ran.append(" ".join(argv))
-        return Command(0, "ActiveState=active\nUnitFileState=enabled\nMainPID=8\n", "")
+        return Command(0, ACTIVE, "")
 
     outcome = Entry(run, str(tmp_path)).absent()
     assert ran[1:] == [
         "systemctl stop sparkfleet-entry.service",
-        "systemctl disable --no-reload sparkfleet-entry.service",
+        "systemctl --root=/ disable sparkfleet-entry.service",
     ]
     assert len(outcome.actions) == 4 and list((tmp_path / "etc/sparkfleet").iterdir()) == [keys]
     assert not (tmp_path / config.STATE.lstrip("/")).exists()
