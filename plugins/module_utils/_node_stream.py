@@ -330,20 +330,25 @@ def _failures(
     )
 
 
+def _say(line: str, stream: IO[str]) -> None:
+    stream.write(f"{line}\n")
+    stream.flush()
+
+
 def main(argv: Sequence[str]) -> int:
     """The program: `send` or `receive`, settings as JSON on standard input."""
     actions = {"send": send, "receive": receive}
     if len(argv) != 1 or argv[0] not in actions:
-        print("usage: node_stream.py send|receive < settings.json", file=sys.stderr)
+        _say("usage: node_stream.py send|receive < settings.json", sys.stderr)
         return 2
     try:
         settings = json.load(sys.stdin)
-        actions[argv[0]](settings, lambda line: print(line, flush=True))
+        actions[argv[0]](settings, lambda line: _say(line, sys.stdout))
     except (ValueError, KeyError, TypeError) as error:
-        print(f"the settings are not usable: {error!r}", file=sys.stderr)
+        _say(f"the settings are not usable: {error!r}", sys.stderr)
         return 2
     except StreamError as error:
-        print(str(error), file=sys.stderr)
+        _say(str(error), sys.stderr)
         return 1
     return 0
 
