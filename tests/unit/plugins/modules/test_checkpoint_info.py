@@ -76,7 +76,7 @@ def test_what_does_not_answer_is_stale(
 def test_what_nobody_thought_of_is_a_failure(
     capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_info, "inspect", lambda **_: {}["no"])
+    monkeypatch.setattr(checkpoint_info, "inspect", lambda **_: {"yes": 1}["no"])
     with patch_module_args({"path": str(tmp_path)}), pytest.raises(SystemExit):
         checkpoint_info.main()
     answer = json.loads(capsys.readouterr().out)
