@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab test-arguments test-engine \
+.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab test-vm-cell test-arguments test-engine \
   bench-packing bench-packing-full format lab-down clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -71,9 +71,15 @@ test-lab: setup ## scenarios in container labs, then molecule; leaves no lab beh
 	MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule $(step) molecule -- molecule test --all
 
 test-vm: export LAB_NAME ?= vmtest
-test-vm: setup ## scenarios in the virtual-machine lab; leaves no lab behind
+test-vm: setup ## what the virtual-machine lab itself can do; leaves no lab behind
 	@trap 'python -m lab down --family' EXIT
-	$(step) 'virtual-machine lab' --junit .cache/junit/vm.xml -- pytest tests/lab -m vm
+	$(step) 'virtual-machine lab' --junit .cache/junit/vm.xml -- pytest tests/lab/test_vm.py -m vm
+
+test-vm-cell: export LAB_NAME ?= vmtest
+test-vm-cell: setup ## fabric, share and packing in virtual machines: an hour where they are emulated
+	@trap 'python -m lab down --family' EXIT
+	$(step) 'a cell of virtual machines' --junit .cache/junit/vm-cell.xml -- \
+	  pytest tests/lab/test_vm_cell.py tests/lab/test_nfs_share.py -m vm
 
 test-arguments: setup ## server arguments of every profile, by SGLang's own parser; installs 7 GB once
 	@$(step) 'server arguments' --junit .cache/junit/arguments.xml -- pytest tests/engine/test_arguments.py
