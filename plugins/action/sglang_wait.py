@@ -37,6 +37,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "ready_timeout": {"type": "float", "default": 3600},
     "interval": {"type": "float", "default": 2},
 }
+_SETTLE = 30.0  # seconds for the last look at every rank of a broken cell
 _REPEAT = 30.0  # seconds after which an unchanged line of progress is told again
 
 
@@ -68,6 +69,7 @@ class ActionModule(ActionBase):
         begun = time.monotonic()
         shown, shown_at = "", 0.0
         while True:
+            looked = time.time()
             seen: dict[str, Any] = self._execute_module(
                 module_name="sparkfleet.cluster.sglang_boot_info",
                 module_args=look,
@@ -75,7 +77,7 @@ class ActionModule(ActionBase):
             )
             if seen.get("failed") or seen.get("unreachable"):
                 return {**result, **seen}
-            write_whole(str(board / host), json.dumps(seen))
+            write_whole(str(board / host), json.dumps({**seen, "looked": looked}))
             ranks = self._read(board)
             elapsed = time.monotonic() - begun
             verdict = _rank_boot.judge(
@@ -90,7 +92,9 @@ class ActionModule(ActionBase):
             if seen["head"] and (news or elapsed - shown_at > _REPEAT or verdict.state == "ready"):
                 display.display(line)
                 shown, shown_at = line.partition(" ")[2].partition(" ")[2], elapsed
-            if verdict.state != "booting" or self._task.check_mode:
+            if verdict.state == "ready" or self._task.check_mode:
+                break
+            if verdict.state == "failed" and self._settled(board, ranks, expected):
                 break
             if not expected and not seen["head"] and seen["state"] == "active":
                 break  # gives its turn to the next host; the head is waited for first
@@ -111,6 +115,20 @@ class ActionModule(ActionBase):
             told = own or [f"the cell {options['cell']} does not come up, because of {first}"]
             result.update(failed=True, msg="\n".join(told), first=first == host)
         return result
+
+    @staticmethod
+    def _settled(board: Path, ranks: dict[str, Any], expected: list[str]) -> bool:
+        """Whether every rank was looked at after the first was found broken.
+
+        One that dies takes others with it within a second, and whoever is seen first need not be
+        the cause.
+        """
+        mark = board / ".failed"
+        if not mark.exists():
+            mark.touch()
+        since = mark.stat().st_mtime
+        fresh = all(host in ranks and ranks[host]["looked"] >= since for host in expected)
+        return fresh or time.time() - since > _SETTLE
 
     @staticmethod
     def _read(board: Path) -> dict[str, Any]:

@@ -37,6 +37,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any, NamedTuple, TextIO
 
 SETTINGS = "/etc/sparkfleet/{cell}/rank.json"
@@ -633,7 +634,8 @@ class Rank:
         reason = "killed for lack of memory" if killed else f"exit status {code}"
         self._say(f"the engine of rank {self._settings['rank']} ended by itself: {reason}")
         self._remove()
-        self._tell("ended", exit_status=code, problems=[reason])
+        ended = _epoch(found["State"].get("FinishedAt", "")) if found else None
+        self._tell("ended", exit_status=code, problems=[reason], ended=ended or time.time())
         self._log.close()
         return code or 1
 
@@ -661,6 +663,19 @@ def _print(line: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     stream.write(f"{line}\n")
     stream.flush()
+
+
+def _epoch(stamp: str) -> float | None:
+    """Seconds of the epoch of a time as Docker writes it, None where it is none.
+
+    >>> _epoch("1970-01-01T00:01:00.123456789Z")
+    60.123456
+    """
+    match = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,6})?\d*Z$", stamp)
+    if match is None:
+        return None
+    whole = datetime.strptime(match[1], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
+    return whole.timestamp() + float(match[2] or 0)
 
 
 def _nvidia_nodes(folder: str = "/dev") -> list[str]:

@@ -44,7 +44,11 @@ def judge(
     broken = {host: _broken(host, one, pool_least) for host, one in ranks.items()}
     broken = {host: lines for host, lines in broken.items() if lines}
     if broken:
-        order = sorted(broken, key=lambda host: ranks[host]["ended"] or float("inf"))
+        # Who printed a cause comes before who only lost the others, whatever the clocks say.
+        order = sorted(
+            broken,
+            key=lambda host: (not _severe(ranks[host]), ranks[host]["ended"] or float("inf")),
+        )
         after = {host: _short(broken[host], ranks[host], order[0]) for host in order[1:]}
         return Verdict("failed", {order[0]: broken[order[0]], **after}, [])
     notes = fold_sentences(note for host, one in ranks.items() for note in _notes(host, one))
@@ -73,7 +77,7 @@ def _broken(host: str, one: Mapping[str, Any], pool_least: int | None) -> list[s
         why = "; ".join(one["problems"]) or one["status"] or f"its unit is {one['state']}"
         ended = f"ended{during}" if one["ended"] else "does not run"
         lines.append(f"{who} {ended}: {why}")
-    severe = [fatal for fatal in one["log"]["fatals"] if not fatal["weak"]]
+    severe = _severe(one)
     if severe or lines:
         # A weak signature is worth showing only beside something else.
         shown = severe or [fatal for fatal in one["log"]["fatals"] if fatal["weak"]]
@@ -104,10 +108,13 @@ def _broken(host: str, one: Mapping[str, Any], pool_least: int | None) -> list[s
     return lines
 
 
+def _severe(one: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [fatal for fatal in one["log"]["fatals"] if not fatal["weak"]]
+
+
 def _short(lines: list[str], one: Mapping[str, Any], first: str) -> list[str]:
     """Of a rank that only followed another, one line is enough."""
-    own = any(not fatal["weak"] for fatal in one["log"]["fatals"])
-    return lines if own or not one["ended"] else [f"{lines[0]}; {first} was first"]
+    return lines if _severe(one) or not one["ended"] else [f"{lines[0]}; {first} was first"]
 
 
 def _unproven(host: str, one: Mapping[str, Any]) -> list[str]:

@@ -336,7 +336,7 @@ def boot_facts(
         "state": unit["state"],
         "status": str(told.get("stage", "")),
         "problems": list(told.get("problems", ())),
-        "ended": told.get("since") if done else None,
+        "ended": told.get("ended", told.get("since")) if done else None,
         "log": log,
         "log_path": path,
         "tail": lines,

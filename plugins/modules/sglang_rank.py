@@ -138,6 +138,10 @@ class Change:
     def stopped(self) -> None:
         if self._unit["at_work"] and self._do(f"stop {unit_name(self._cell)}"):
             _rank_unit.act(self._run, "stop", unit_name(self._cell))
+        # Ranks that lost their head end by themselves, and are as wanted then.
+        failed = unit_facts(self._cell, self._run)["state"] == "failed"
+        if failed and self._do(f"forget the failure of {unit_name(self._cell)}"):
+            _rank_unit.act(self._run, "reset-failed", unit_name(self._cell))
 
     def absent(self) -> None:
         self.stopped()

@@ -237,6 +237,7 @@ EOF
 
 def test_a_rank_that_died_brings_the_whole_cell_up_again(ring: Cell) -> None:
     """F01: never one rank alone, and never a unit that is active without its container."""
+    ring.serve().assert_ok()
     gone = f"until systemctl is-failed -q {UNIT}; do sleep 1; done"
     ring.lab.root("spark3", f"docker kill sparkfleet-sparks-r2; timeout 90 sh -c '{gone}'")
     unit = ring.units("ActiveState", "ExecMainStatus")["spark3"]
@@ -263,12 +264,13 @@ def test_a_cell_is_stopped_with_a_plan_that_is_wrong(ring: Cell) -> None:
 def test_all_that_is_missing_is_told_before_anything_starts(ring: Cell) -> None:
     """Every host and every reason in one run."""
     lab = ring.lab
-    lab.root("spark1", "systemd-run --unit taken python3 -m http.server 20000; sleep 1")
-    lab.root("spark2", "mv /data/engram/engram-l1-r1of4.bin /data/engram/away")
-    lab.root("spark3", f"echo 'another NCCL_SWITCHLESS_RING_ONLY' > {NCCL}")
-    lab.root("spark3", "truncate -s 0 /data/checkpoint/model-00048-of-00048.safetensors")
-    lab.root("spark4", "docker create --name sparkfleet-sparks-r3 sparkfleet-standin:lab true")
+    ring.play("stop").assert_ok()
     try:
+        lab.root("spark1", "systemd-run --unit taken python3 -m http.server 20000; sleep 1")
+        lab.root("spark2", "mv /data/engram/engram-l1-r1of4.bin /data/engram/away")
+        lab.root("spark3", f"echo 'another NCCL_SWITCHLESS_RING_ONLY' > {NCCL}")
+        lab.root("spark3", "truncate -s 0 /data/checkpoint/model-00048-of-00048.safetensors")
+        lab.root("spark4", "docker create --name sparkfleet-sparks-r3 sparkfleet-standin:lab true")
         run = ring.serve()
         assert run.returncode != 0
         for words in (

@@ -519,6 +519,20 @@ def test_a_stop_during_the_wait_is_heeded(node):
     assert node.containers() == []
 
 
+@pytest.mark.parametrize(
+    ("stamp", "seconds"),
+    [
+        ("1970-01-01T00:01:00.123456789Z", 60.123456),
+        ("1970-01-01T00:01:00.5Z", 60.5),
+        ("1970-01-01T00:01:00Z", 60.0),
+        ("", None),
+        ("yesterday", None),
+    ],
+)
+def test_times_of_docker_are_read(stamp, seconds):
+    assert _rank._epoch(stamp) == seconds
+
+
 def test_systemd_is_told(tmp_path, monkeypatch):
     import socket
 

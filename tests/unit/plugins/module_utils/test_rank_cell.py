@@ -185,7 +185,7 @@ def look(root: Path, answers: Mapping[str, Any], **changes: Any) -> dict[str, An
     known = {
         "systemctl list-units": "",
         "systemctl show": show("inactive"),
-        "docker info --format {{json .DriverStatus}}": "[]",
+        "docker info": "{}",
         "docker image inspect": IMAGE.replace("amd64", node_architecture()),
     }
     made = ranks.settings(**{"gpu": "none", **changes})
@@ -422,6 +422,12 @@ def test_the_rank_that_ended_first_is_told_first():
     assert "rank 1 (b) ended (stage: starting): exit status 1" in text
     assert "Cause: It ran out. Remedy: Ask less." in text
     assert "RuntimeError: out of memory" in text
+
+
+def test_who_printed_a_cause_comes_before_who_ended_earlier():
+    lost = rank(0, GOOD + "\n", state="failed", ended=10.0, problems=["exit status 1"])
+    cause = rank(1, "out of memory\n", state="failed", ended=10.4, problems=["exit status 1"])
+    assert list(judge({**lost, "answered": None}, cause).problems) == ["b", "a"]
 
 
 def test_a_fatal_line_of_a_living_rank_ends_the_wait():
