@@ -132,7 +132,7 @@ class Entry:
         loaded, wanted = self._read(LOADED), _loaded(texts)
         reload_units = unit.get("LoadState") == "loaded" and (
             config.UNIT in different
-            or (loaded is not None and loaded.split("\n")[0] != wanted.split("\n")[0])
+            or (loaded is not None and loaded.partition("\n")[0] != wanted.partition("\n")[0])
         )
         if unit and (packages or reload_units) and not params["force"]:
             self._part(problems, lambda: self._nobody_serves(packages))
