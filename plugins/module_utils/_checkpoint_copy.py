@@ -205,14 +205,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         count = copy(options.source, options.target, _say, options.workers)
     except OSError as error:
-        print(f"copying {options.source} to {options.target}: {error}", file=sys.stderr)
+        sys.stderr.write(f"copying {options.source} to {options.target}: {error}\n")
         return 1
     _say(f"{count} files are new in {options.target}")
     return 0
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -239,7 +239,8 @@ def _told_rows(path: str) -> dict[int, int]:
     if layers is None and rows is None:
         return {}
     plain = all(
-        isinstance(found, list) and all(type(item) is int for item in found)
+        isinstance(found, list)
+        and all(isinstance(item, int) and not isinstance(item, bool) for item in found)
         for found in (layers, rows)
     )
     if not plain or len(layers) != len(rows):

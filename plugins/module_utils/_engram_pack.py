@@ -788,7 +788,7 @@ def _peak_rss() -> int:
 def main(arguments: Sequence[str]) -> int:
     """Do the job that a file describes."""
     if len(arguments) != 1:
-        print("usage: engram_pack.py JOB.json|-", file=sys.stderr)
+        sys.stderr.write("usage: engram_pack.py JOB.json|-\n")
         return 2
     if arguments[0] == "-":
         job = Job(json.load(sys.stdin))
@@ -798,7 +798,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         job.run()
     except PackError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
