@@ -4,13 +4,17 @@ SHELL := /bin/bash
 .ONESHELL:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab test-vm-cell test-arguments test-engine \
+.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab test-stages test-vm-cell test-arguments test-engine \
   bench-packing bench-packing-full format lab-down clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export LC_ALL := C.UTF-8
 export MOLECULE_GLOB := molecule/*/molecule.yml
 export MOLECULE_COMMAND_BORDERS := false
+
+# A lab is made for each file, so that two files can be tried at once.
+fabric_tests := containers doctor fabric fabric_network link_proof
+stage_tests := checkpoint nfs_share engram_pack image nccl serve entry
 
 step := python tools/step.py run
 node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plugins/,modules module_utils)
@@ -63,12 +67,18 @@ docs-lint: setup ## changelog, documentation and playbook names of the installed
 	@$(step) 'documentation and playbooks, installed' -- python tools/installed.py docs syntax
 
 test-lab: export LAB_NAME ?= test
-test-lab: setup ## scenarios in container labs, then molecule; leaves no lab behind
+test-lab: setup ## the lab, preflight and fabric in container labs, then molecule; leaves no lab behind
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'container lab' --junit .cache/junit/containers.xml -- \
-	  pytest tests/lab -m containers -n 2 --dist loadfile # a lab is made per file
+	  pytest $(addprefix tests/lab/test_,$(addsuffix .py,$(fabric_tests))) -m containers -n 2 --dist loadfile
 	rm -rf .cache/molecule # where molecule remembers that it made a lab, which may be gone by now
 	MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule $(step) molecule -- molecule test --all
+
+test-stages: export LAB_NAME ?= stages
+test-stages: setup ## weights, tables, image, ranks and entry in container labs: half an hour and more
+	@trap 'python -m lab down --family' EXIT
+	$(step) 'stages in container labs' --junit .cache/junit/stages.xml -- \
+	  pytest $(addprefix tests/lab/test_,$(addsuffix .py,$(stage_tests))) -m containers -n 2 --dist loadfile
 
 test-vm: export LAB_NAME ?= vmtest
 test-vm: setup ## what the virtual-machine lab itself can do; leaves no lab behind

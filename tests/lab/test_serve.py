@@ -187,13 +187,13 @@ def test_a_ring_serves_and_stays(ring: Cell) -> None:
 
 def test_a_serving_cell_is_left_alone(ring: Cell) -> None:
     """E03, F05: nothing is reloaded, nothing restarted, and check mode says so too."""
-    before = ring.lab.everywhere(f"{STATE} journalctl -b -o cat | grep -c 'Reload' || true")
+    before = ring.lab.everywhere(f"{STATE} journalctl -b -o cat _PID=1 | grep -c Reloading || true")
     ring.serve().assert_ok().assert_unchanged()
     assert_check_changes_nothing(
         SERVE, ring.lab.inventory, *ring.words(), witness=lambda: ring.lab.everywhere(STATE)
     ).assert_unchanged()
     ring.serve(sglang_state="checked").assert_ok().assert_unchanged()
-    after = ring.lab.everywhere(f"{STATE} journalctl -b -o cat | grep -c 'Reload' || true")
+    after = ring.lab.everywhere(f"{STATE} journalctl -b -o cat _PID=1 | grep -c Reloading || true")
     assert after == before
 
 
