@@ -98,8 +98,8 @@ class ActionModule(ActionBase):
         result.update(
             changed=False,
             msg=message,
-            rows=rows,
-            summary=summary,
+            rows=plain(rows),
+            summary=plain(summary),
             path=None if self._task.check_mode else _write(path, report),
         )
         return result
