@@ -25,6 +25,11 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._openai_http im
     Client,
     ProbeError,
 )
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import write_whole
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._systemd import (
+    ask_at_work,
+    read_names,
+)
 
 Run = Callable[[Sequence[str]], Command]
 
@@ -35,7 +40,6 @@ CERTIFICATE_KEY = f"{config.FOLDER}/tls.key"
 WANTED = f"/etc/systemd/system/multi-user.target.wants/{config.UNIT_NAME}"
 LOADED = f"{config.STATE}/loaded"
 SECRET = {MAP, CERTIFICATE_KEY}  # beside the file of keys
-RANKS = "sparkfleet-rank@*.service"
 DAYS = 3650  # a certificate of our own lasts
 RENEW = 30 * 86400  # seconds before its end in which a certificate counts as ended
 _NO_NGINX = f"there is no {config.NGINX}; install the package nginx of the distribution"
@@ -437,9 +441,7 @@ class Entry:
         return actions
 
     def _nobody_serves(self, packages: Sequence[str]) -> None:
-        states = "--state=active,activating,reloading,deactivating"
-        done = self._run(["systemctl", "list-units", "--plain", "--no-legend", states, RANKS])
-        ranks = [line.split()[0] for line in done.out.splitlines() if line.strip()]
+        ranks = read_names(ask_at_work(self._run).out)
         if ranks:
             what = f"installing {packages[0]}" if packages else "a changed unit"
             raise _Refused(
@@ -530,20 +532,7 @@ class Entry:
             return None
 
     def _write(self, path: str, text: str, mode: int) -> None:
-        """As a whole or not at all, and never for a moment readable by more than it should be."""
-        place = self._path(path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        handle, aside = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(place))
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(aside, mode)
-            os.replace(aside, place)
-        except OSError:
-            os.unlink(aside)
-            raise
+        write_whole(self._path(path), text, mode)
 
 
 def _loaded(texts: Mapping[str, str]) -> str:

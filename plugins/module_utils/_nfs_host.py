@@ -8,12 +8,19 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Command, Runner
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._nfs_exports import Problem
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import write_whole
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._systemd import (
+    Unit,
+    ask_at_work,
+    ask_states,
+    read_names,
+    read_states,
+)
 
 
 class ShareError(Exception):
@@ -43,14 +50,6 @@ class Outcome(NamedTuple):
         }
 
 
-class Unit(NamedTuple):
-    """A unit of systemd; `known` says whether there is one of that name."""
-
-    known: bool
-    active: bool
-    enabled: bool
-
-
 class Folder:
     """The files of a node below `root`."""
 
@@ -75,20 +74,7 @@ class Folder:
             if os.path.lexists(place):
                 os.unlink(place)
             return
-        directory = os.path.dirname(place)
-        os.makedirs(directory, mode=0o755, exist_ok=True)
-        # The leading dot keeps daemons from reading it before it is whole.
-        handle, aside = tempfile.mkstemp(prefix=f".{os.path.basename(place)}-", dir=directory)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
-                os.fchmod(stream.fileno(), 0o644)
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(aside, place)
-        except OSError:
-            os.unlink(aside)
-            raise
+        write_whole(place, text, 0o644)
 
 
 def changed_text(path: str, before: str | None, after: str | None) -> dict[str, str]:
@@ -118,18 +104,7 @@ def units(run: Runner, names: Sequence[str]) -> dict[str, Unit]:
     Raises:
         ShareError: systemd does not answer.
     """
-    wanted = ("Id", "LoadState", "ActiveState", "UnitFileState")
-    words = ["systemctl", "show", *(f"--property={name}" for name in wanted), *names]
-    found = {}
-    blocks = must(run(words), words[:2]).strip().split("\n\n")
-    for name, block in zip(names, blocks):  # noqa: B905  # strict= would hide what is missing
-        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        found[name] = Unit(
-            known=values.get("LoadState") == "loaded",
-            active=values.get("ActiveState") == "active",
-            enabled=values.get("UnitFileState") == "enabled",
-        )
-    return {name: found.get(name, Unit(False, False, False)) for name in names}
+    return read_states(must(ask_states(run, names), ["systemctl", "show"]), names)
 
 
 def serving(run: Runner, patterns: Sequence[str]) -> list[str]:
@@ -140,6 +115,4 @@ def serving(run: Runner, patterns: Sequence[str]) -> list[str]:
     """
     if not patterns:
         return []
-    states = "active,activating,reloading,deactivating"
-    words = ["systemctl", "list-units", "--plain", "--no-legend", f"--state={states}", *patterns]
-    return [line.split()[0] for line in must(run(words), words[:2]).splitlines() if line.strip()]
+    return read_names(must(ask_at_work(run, patterns), ["systemctl", "list-units"]))

@@ -15,6 +15,13 @@ from typing import Any, NamedTuple
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Command, Missing
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._netplan import FOLDERS
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._systemd import (
+    Unit,
+    ask_at_work,
+    ask_states,
+    read_names,
+    read_states,
+)
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._tree import Tree
 
 Run = Callable[[Sequence[str]], Command]
@@ -55,14 +62,6 @@ class Route(NamedTuple):
     to: str
     via: str | None
     netdev: str
-
-
-class Unit(NamedTuple):
-    """A unit of systemd; `known` says whether it is installed at all."""
-
-    known: bool
-    active: bool
-    enabled: bool
 
 
 class Observed(NamedTuple):
@@ -197,31 +196,18 @@ class Node:
         return found
 
     def _unit_states(self) -> dict[str, Unit]:
-        properties = ("Id", "LoadState", "ActiveState", "UnitFileState")
-        argv = ["systemctl", "show", *(f"--property={name}" for name in properties), *self._units]
-        done = self._run(argv)
+        done = ask_states(self._run, self._units)
         if done.rc != 0:
             raise NodeError(f"systemctl show: {done.complaint}")
-        found = {}
-        for block in done.out.split("\n\n"):
-            values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-            found[values.get("Id", "")] = Unit(
-                known=values.get("LoadState") == "loaded",
-                active=values.get("ActiveState") == "active",
-                enabled=values.get("UnitFileState") == "enabled",
-            )
-        return {name: found.get(name, Unit(False, False, False)) for name in self._units}
+        return read_states(done.out, self._units)
 
     def _serving(self, patterns: Sequence[str]) -> list[str]:
         if not patterns:
             return []
-        states = "active,activating,reloading,deactivating"
-        done = self._run(
-            ["systemctl", "list-units", "--plain", "--no-legend", f"--state={states}", *patterns]
-        )
+        done = ask_at_work(self._run, patterns)
         if done.rc != 0:
             raise NodeError(f"systemctl list-units: {done.complaint}")
-        return [line.split()[0] for line in done.out.splitlines() if line.strip()]
+        return read_names(done.out)
 
     def _filter(self) -> frozenset[str]:
         """Empty where there is no iptables; then Docker drops nothing either."""

@@ -24,6 +24,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._rank_settings 
     unit_name,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._rank_verdict import resolved
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import write_whole
 
 _WANTS = "multi-user.target.wants"
 _PROGRAMS = {"rank.py": _rank, "roce_gid.py": _roce_gid}
@@ -103,16 +104,7 @@ class Installation:
             os.makedirs(self._place(path), mode=0o755)
         for path in self.differing():
             mode, text = self._files[path]
-            place = self._place(path)
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            aside = f"{place}.{os.getpid()}"
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(aside, mode)
-            os.replace(aside, place)
+            write_whole(self._place(path), text, mode)
 
     def present(self) -> list[str]:
         """The files of this rank that exist."""

@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import NOT_FOUND, Runner
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._systemd import (
+    ask_at_work,
+    read_names,
+)
 
-RANKS = "sparkfleet-rank@*.service"
 
-
-def serving(run: Runner, pattern: str = RANKS) -> tuple[list[str], str]:
+def serving(run: Runner) -> tuple[list[str], str]:
     """The units of ranks that are at work on this node, and why that is unknown if it is."""
-    states = "active,activating,reloading,deactivating"
-    done = run(["systemctl", "list-units", "--plain", "--no-legend", f"--state={states}", pattern])
+    done = ask_at_work(run)
     if done.rc == NOT_FOUND or "not been booted with systemd" in done.err:
         return [], ""  # without systemd there is no unit; a controller may be such a machine
     if done.rc != 0:
         return [], f"systemctl list-units: {done.complaint}"
-    return [line.split()[0] for line in done.out.splitlines() if line.strip()], ""
+    return read_names(done.out), ""
