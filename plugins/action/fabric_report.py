@@ -12,10 +12,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.sparkfleet.cluster.plugins.filter.fabric_diagram import fabric_diagram
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._plain import plain
-from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import (
-    default_path,
-    write_whole,
-)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import default_path
+from ansible_collections.sparkfleet.cluster.plugins.plugin_utils._report_file import keep
 
 display = Display()
 
@@ -55,20 +53,10 @@ class ActionModule(ActionBase):
             path = options["path"] or default_path(f"fabric-{options['cell']}")
             report = {"format": FORMAT, "cell": options["cell"], "plan": plan}
             report |= {"cables": cables, "verdict": verdict}
-            self._keep(f"{path}.json", json.dumps(report, indent=1) + "\n", files)
+            files += keep(f"{path}.json", json.dumps(report, indent=1) + "\n")
             try:
-                self._keep(f"{path}.svg", fabric_diagram(plan, "svg", **drawing), files)
+                files += keep(f"{path}.svg", fabric_diagram(plan, "svg", **drawing))
             except AnsibleTemplatePluginError as error:  # without the drawing library
                 display.warning(f"The picture is not drawn: {error.message}")
         result.update(changed=False, files=files)
         return result
-
-    @staticmethod
-    def _keep(path: str, text: str, files: list[str]) -> None:
-        try:
-            write_whole(path, text)
-        except OSError as error:
-            display.warning(f"Not written: {path}: {error.strerror}")
-            return
-        display.display(f"Report: {path}")
-        files.append(path)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from ansible import constants
@@ -24,10 +23,8 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._preflight_tabl
     failures,
     render,
 )
-from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import (
-    default_path,
-    write_whole,
-)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import default_path
+from ansible_collections.sparkfleet.cluster.plugins.plugin_utils._report_file import keep
 
 display = Display()
 
@@ -95,12 +92,16 @@ class ActionModule(ActionBase):
             "results": options["results"],
         }
         path = options["path"] or default_path(f"preflight-{options['cell']}.json")
+        files: list[str] = []
+        if not self._task.check_mode:
+            text = json.dumps(report, indent=1) + "\n"
+            files = keep(path, text, "The preflight report is not written")
         result.update(
             changed=False,
             msg=message,
             rows=plain(rows),
             summary=plain(summary),
-            path=None if self._task.check_mode else _write(path, report),
+            path=files[0] if files else None,
         )
         return result
 
@@ -109,14 +110,3 @@ def _colour(status: str | None) -> str | None:
     if status is None:
         return None
     return str(constants.config.get_config_value(_COLOURS[status]))
-
-
-def _write(path: str, report: Mapping[str, Any]) -> str | None:
-    """That the file cannot be written fails nothing."""
-    try:
-        write_whole(path, json.dumps(report, indent=1) + "\n")
-    except OSError as error:
-        display.warning(f"The preflight report is not written: {path}: {error.strerror}")
-        return None
-    display.display(f"Report: {path}")
-    return path

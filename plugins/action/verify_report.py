@@ -13,10 +13,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _verify_report as report
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._plain import plain
-from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import (
-    default_path,
-    write_whole,
-)
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import default_path
+from ansible_collections.sparkfleet.cluster.plugins.plugin_utils._report_file import keep
 
 display = Display()
 
@@ -66,20 +64,8 @@ class ActionModule(ActionBase):
             changed=False,
             failures=report.failures(found, optional),
             summary=report.summary(found),
-            files=[] if self._task.check_mode else _write(texts),
+            files=[]
+            if self._task.check_mode
+            else [file for item in texts.items() for file in keep(*item)],
         )
         return result
-
-
-def _write(texts: dict[str, str]) -> list[str]:
-    """That a file cannot be written fails nothing."""
-    files = []
-    for path, text in texts.items():
-        try:
-            write_whole(path, text)
-        except OSError as error:
-            display.warning(f"Not written: {path}: {error.strerror}")
-            continue
-        display.display(f"Report: {path}")
-        files.append(path)
-    return files

@@ -11,6 +11,7 @@ import yaml
 from ansible_collections.sparkfleet.cluster.plugins.action import preflight_report
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import default_path
 from ansible_collections.sparkfleet.cluster.plugins.modules import preflight_report as documented
+from ansible_collections.sparkfleet.cluster.plugins.plugin_utils._report_file import keep
 
 from tests.support.playbook import ROOT
 
@@ -58,9 +59,9 @@ def test_reports_lie_where_programs_keep_state(
 
 def test_a_report_is_written_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.json"
-    assert preflight_report._write(str(path), {"rows": [1]}) == str(path)
+    assert keep(str(path), '{"rows": [1]}') == [str(path)]
     assert json.loads(path.read_text()) == {"rows": [1]}
-    assert preflight_report._write(str(path), {"rows": [2]}) == str(path)
+    assert keep(str(path), '{"rows": [2]}') == [str(path)]
     assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
 
 
@@ -68,5 +69,5 @@ def test_what_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
     """The name is taken by a directory: known only after the text is written beside it."""
     taken = tmp_path / "report.json"
     taken.mkdir()
-    assert preflight_report._write(str(taken), {"rows": []}) is None
+    assert keep(str(taken), '{"rows": []}') == []
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
