@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lab import checkpoint as lab_checkpoint
 from tests.support.labs import ROOT, LabUnderTest
+from tests.support.packed import packed_digest
 from tests.support.playbook import (
     Run,
     assert_check_changes_nothing,
@@ -55,18 +54,6 @@ def wish(source: Path) -> tuple[str, ...]:
 
 
 @functools.cache
-def digest(layer: int, rows: int, rank: int) -> str:
-    """The hash of all rows of a rank's file, from what the generator makes."""
-    low, high = rows * rank // 4, rows * (rank + 1) // 4
-    weight, scale = (
-        np.frombuffer(
-            lab_checkpoint.table_bytes(1, layer, part, low, high - low), np.uint8
-        ).reshape(high - low, -1)
-        for part in ("weight", "scale")
-    )
-    return hashlib.sha256(np.hstack([weight, scale]).tobytes()).hexdigest()
-
-
 def assert_packed(lab: LabUnderTest, only: str = "") -> None:
     for rank, host in enumerate(lab.lab.hosts):
         if only and host.name != only:
@@ -74,7 +61,7 @@ def assert_packed(lab: LabUnderTest, only: str = "") -> None:
         for layer, rows in zip((1, 14), ROWS, strict=True):
             path = f"/data/engram/engram-l{layer}-r{rank}of4.bin"
             found = lab.root(host.name, f"tail -c +4097 {path} | sha256sum").split()[0]
-            assert found == digest(layer, rows, rank), f"{host.name}: {path}"
+            assert found == packed_digest(layer, rows, rank), f"{host.name}: {path}"
 
 
 def test_check_mode_tells_sizes_and_time(lab: LabUnderTest, source: Path) -> None:

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from lab import checkpoint
-from tests.support.engram import packed_digest
 from tests.support.labs import ROOT, LabUnderTest
+from tests.support.packed import packed_digest
 from tests.support.playbook import ansible_env, run_playbook
 
 pytestmark = pytest.mark.vm

@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
+
+from lab.checkpoint import table_bytes
 
 
 def packed(model: Path, layer: int, rows: int, rank: int, ranks: int) -> bytes:
@@ -37,3 +42,15 @@ def write(directory: Path, model: Path, tables: Mapping[int, int], rank: int, ra
     for layer, rows in tables.items():
         path = directory / f"engram-l{layer}-r{rank}of{ranks}.bin"
         path.write_bytes(packed(model, layer, rows, rank, ranks))
+
+
+def packed_digest(layer: int, rows: int, rank: int, ranks: int = 4) -> str:
+    """The sha256 of all rows of a rank's file, without its header, from what the lab generates."""
+    low, high = rows * rank // ranks, rows * (rank + 1) // ranks
+    weight, scale = (
+        np.frombuffer(table_bytes(1, layer, part, low, high - low), np.uint8).reshape(
+            high - low, -1
+        )
+        for part in ("weight", "scale")
+    )
+    return hashlib.sha256(np.hstack([weight, scale]).tobytes()).hexdigest()
