@@ -88,6 +88,12 @@ _value:
         - The numbers of the links of which nothing bad is known, but which were not measured.
       type: list
       elements: int
+    unfinished:
+      description:
+        - The numbers of the links on which a program of the measurement ended without a result, so
+          that measuring once more may help.
+      type: list
+      elements: int
     links:
       description:
         - Each link with C(link), C(ends), C(hosts), C(verdict) (C(ok), C(failed) or C(not
@@ -124,13 +130,14 @@ _value:
           description:
             - C(ping), C(no-ping-result), C(wrong-port), C(not-measured),
               C(measurement-lost), C(not-asked), C(no-result), C(rping), C(perftest),
-              C(perftest-together), C(roce-mtu), C(throttled), C(pcie-link), C(half-rate),
-              C(one-twin-only), C(below-gate), C(asymmetric), C(latency) or C(lost-packets).
+              C(perftest-together), C(repeated), C(roce-mtu), C(throttled), C(pcie-link),
+              C(half-rate), C(one-twin-only), C(below-gate), C(asymmetric), C(latency) or
+              C(lost-packets).
           type: str
         severity:
           description:
-            - C(failure), C(warning) for C(asymmetric) and C(lost-packets), which fail no link, or
-              C(unknown) for C(not-measured), C(not-asked) and C(no-result).
+            - C(failure), C(warning) for C(asymmetric), C(lost-packets) and C(repeated), which
+              fail no link, or C(unknown) for C(not-measured), C(not-asked) and C(no-result).
           type: str
         host:
           description: The host it is about, null where it is about both.

@@ -40,6 +40,10 @@ PROBLEMS = {
     ),
     "perftest": "{kind} {way} over twin {domain}: {error}.{hint}",
     "perftest-together": "bandwidth {way} over all twins together: {error}.{hint}",
+    "repeated": (
+        "{kind} {way} {over} failed at first and passed when tried again: {error}. Seen often, a "
+        "cable or a NIC loses packets: compare the error counters of both ends."
+    ),
     "roce-mtu": (
         "twin {domain} runs at a RoCE MTU of {mtu}, expected {wanted}; it follows from the lower "
         "MTU of the two netdevs, and 1500 gives 1024: ip link set DEV mtu {netdev_mtu}, at both "
@@ -74,8 +78,9 @@ PROBLEMS = {
     ),
 }
 # These do not make a link fail.
-WARNINGS = ("asymmetric", "lost-packets")
+WARNINGS = ("asymmetric", "lost-packets", "repeated")
 _UNKNOWN = ("not-measured", "not-asked", "no-result")
+_UNFINISHED = ("rping", "perftest", "perftest-together")  # where measuring again may help
 
 # What a message of a program means on this fabric.
 _HINTS = {
@@ -134,6 +139,11 @@ def link_verdict(
         "passed": numbers["ok"],
         "failed": numbers["failed"],
         "not_measured": numbers["not measured"],
+        "unfinished": [
+            link["link"]
+            for link in links
+            if any(problem["code"] in _UNFINISHED for problem in link["problems"])
+        ],
         "links": links,
         "matrix": _matrix(links, hosts),
         "measured": [
@@ -200,21 +210,28 @@ class _Link:
             {host: self._find(rdma or {}, host, stages) for host in link["hosts"]}
             for stages in (("measure",), ("serve", "collect"))
         )
+        self._earlier = {
+            host: self._all(rdma or {}, host, ("measure",))[:-1] for host in link["hosts"]
+        }
         self._problems: list[dict[str, Any]] = []
         self._twins = [self._twin(place) for place in range(len(link["twins"]))]
 
     def _find(self, rdma: Results, host: str, stages: Sequence[str]) -> Mapping[str, Any]:
-        """The last result of a host for this link.
+        """The last result of a host for this link."""
+        found = self._all(rdma, host, stages)
+        return found[-1] if found else {}
+
+    def _all(self, rdma: Results, host: str, stages: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+        """Every result of a host for this link, the oldest first.
 
         A host without RDMA says so once, for all its links.
         """
-        found = [
+        return [
             result
             for result in rdma.get(host, ())
             if (result.get("link") == self._link["link"] and result.get("stage") in stages)
             or result.get("usable") is False
         ]
-        return found[-1] if found else {}
 
     def _measured(self, way: str, place: int) -> Mapping[str, Any]:
         """What the host that sends measured of one twin; empty where it did not."""
@@ -252,6 +269,7 @@ class _Link:
             twin["ping"] = {"there": self._ping(place, 0), "back": self._ping(place, 1)}
         if self._was_measured():
             self._check_programs()
+            self._check_earlier()
             self._check_pcie()
             for twin in self._twins:
                 self._check_twin(twin)
@@ -336,6 +354,21 @@ class _Link:
             failure = self._failure(self._together(way), way, "bandwidth", None)
             if failure:
                 self._say("perftest-together", way=text, **failure)
+
+    def _check_earlier(self) -> None:
+        """What went wrong before this link was measured again; its result stands."""
+        for way, text in self._ways.items():
+            for result in self._earlier[self._directions[way][0]]:
+                tried = [
+                    (f"over twin {twin['domain']}", kind, twin[kind])
+                    for twin in result.get("twins") or ()
+                    for kind in ("rping", "latency", "bandwidth")
+                ]
+                together = ("over all twins together", "bandwidth", result.get("together") or {})
+                for over, kind, told in (*tried, together):
+                    error = told.get("error") or "not tried"
+                    if not told.get("ok") and not error.startswith("not tried"):
+                        self._say("repeated", kind=kind, way=text, over=over, error=error)
 
     def _failure(
         self, told: Mapping[str, Any], way: str, kind: str, place: int | None

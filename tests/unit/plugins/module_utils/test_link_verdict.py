@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -495,6 +496,34 @@ def test_the_last_of_several_results_counts() -> None:
     assert proof.judge()["ok"]
 
 
+def test_a_link_that_was_measured_again_tells_what_failed_at_first() -> None:
+    proof = Proof()
+    good_one = copy.deepcopy(proof.result("spark1"))
+    result = proof.result("spark1")
+    result["twins"][1]["latency"] = bad("ended without a result")
+    result["twins"][1]["bandwidth"] = bad("not tried, since latency failed")
+    result["together"] = bad("timed out")
+    first = proof.judge()
+    assert (first["failed"], first["unfinished"]) == ([0], [0])
+    proof.rdma["spark1"].append(good_one)
+    again = proof.judge()
+    assert (again["ok"], again["unfinished"]) == (True, [])
+    told = [problem["message"].split(". ")[0] for problem in again["problems"]]
+    assert [problem["code"] for problem in again["problems"]] == 2 * ["repeated"]
+    why = "failed at first and passed when tried again"
+    assert told == [
+        f"latency {THERE} over twin 2 {why}: ended without a result",
+        f"bandwidth {THERE} over all twins together {why}: timed out",
+    ]
+
+
+@pytest.mark.parametrize("slow", [12.9, 55.0])
+def test_a_link_that_is_slow_is_not_measured_again(slow: float) -> None:
+    proof = Proof()
+    proof.twin("spark1", 0)["bandwidth"]["gbps"] = slow
+    assert proof.judge()["unfinished"] == []
+
+
 def test_the_table_for_people() -> None:
     proof = Proof()
     lost_ping(proof)
@@ -524,7 +553,7 @@ def test_long_names_and_many_hosts_keep_the_width(hosts: int) -> None:
 def test_every_code_is_tried_and_documented() -> None:
     source = Path(__file__).read_text(encoding="utf-8")
     for code in PROBLEMS:
-        assert f'("{code}"' in source or f'"{code}",' in source, code
+        assert f'("{code}"' in source or f'"{code}"' in source, code
         assert f"C({code})" in filter_plugin.RETURN, code
 
 
