@@ -541,6 +541,7 @@ class Rank:
                 timeout=60,
             )
             if done.returncode == 0:
+                self._state["gids"] = self._slots(argv)
                 return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
             reasons = self._with_peers(done.stderr)
             if time.monotonic() > deadline or self._stopping.is_set() or done.returncode == 2:
@@ -552,6 +553,23 @@ class Rank:
                     self._say(f"waiting for the fabric: {reason}")
                 self._tell("waiting for the fabric", problems=reasons)
             self._stopping.wait(2)
+
+    @staticmethod
+    def _slots(argv: Sequence[str]) -> dict[str, int]:
+        """By HCA, the slot of the GID of now: whoever looks later sees whether it moved."""
+        done = subprocess.run(
+            [*argv, "--format", "json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=60,
+        )
+        try:
+            devices = json.loads(done.stdout)["devices"]
+            return {one["hca"]: one["gid_index"] for one in devices if one["selected"]}
+        except (ValueError, KeyError, TypeError):
+            return {}  # a courtesy; the choice itself was made
 
     def _with_peers(self, text: str) -> list[str]:
         """What the choice of GIDs complains about, with who is at the other end of the cable."""
