@@ -216,7 +216,8 @@ def image(options: argparse.Namespace) -> None:
 def stand_ins(options: argparse.Namespace) -> None:
     from lab.standin import cell  # needs numpy, which the rest of the lab does not
 
-    say(f"-e @{cell.prepare(existing(options.name).lab)}")
+    rows = _row_counts(options) or cell.ROWS
+    say(f"-e @{cell.prepare(existing(options.name).lab, rows)}")
 
 
 def real_engine(options: argparse.Namespace) -> None:
@@ -232,12 +233,15 @@ def snapshot(options: argparse.Namespace) -> None:
     (machines.snapshot if options.verb == "snapshot" else machines.restore)(options.snapshot)
 
 
+def _row_counts(options: argparse.Namespace) -> Sequence[int]:
+    return tuple(int(count) for count in options.rows.split(",")) if options.rows else ()
+
+
 def make_checkpoint(options: argparse.Namespace) -> None:
     from lab import checkpoint  # needs numpy, which the rest of the lab does not
 
-    rows: Sequence[int] = checkpoint.REAL_ROWS if options.sparse else checkpoint.ROWS
-    if options.rows:
-        rows = tuple(int(count) for count in options.rows.split(","))
+    usual = checkpoint.REAL_ROWS if options.sparse else checkpoint.ROWS
+    rows = _row_counts(options) or usual
     told = checkpoint.make(
         options.directory, rows=rows, layers=checkpoint.LAYERS[: len(rows)], sparse=options.sparse
     )
@@ -340,7 +344,10 @@ def _parser() -> argparse.ArgumentParser:
     words.add_argument("hosts", nargs="*", metavar="HOST", help="default: all of them")
     words.add_argument("--archive", action="store_true", help="only make it, and say where it is")
     words.add_argument("--architecture", help="what the archive claims to be for (a mistake)")
-    verb("standin", stand_ins, "give the hosts stand-ins of checkpoint, engine image and NCCL")
+    words = verb(
+        "standin", stand_ins, "give hosts a checkpoint, engine image and NCCL that stand in"
+    )
+    words.add_argument("--rows", metavar="N,M", help="rows of each Engram table")
     verb("sglang", real_engine, "put the real SGLang with a toy model on the hosts")
     for name, about in [
         ("snapshot", "save memory and disks of all virtual machines"),

@@ -9,6 +9,7 @@ The variables that name them are written into a file of the lab, for ``ansible-p
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,10 @@ _TOPOLOGIES = ("pair", "triangle", "switch")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def prepare(lab: Lab) -> Path:
+def prepare(lab: Lab, rows: Sequence[int] = ROWS) -> Path:
     """Make everything on this machine, put the checkpoint on its nodes, and say how it is named."""
     model = lab.state / "checkpoint"
-    told = checkpoint.make(model, rows=ROWS)
+    told = checkpoint.make(model, rows=rows)
     known = yaml.safe_load(checkpoint.FACTS.read_text())  # the profiles are made for this model
     told |= {name: known[name] for name in ("repository", "served_name")}
     checkpoint.write_facts(lab.state / "model.yml", told)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the sparkfleet.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From freshly installed virtual machines to packed Engram tables: what containers cannot show.
+"""From freshly installed virtual machines to a cell that serves: what containers cannot show.
 
 RDMA that really carries bytes, the kernel's NFS, an NVMe disk, and nodes that really restart. There
 are no gates: Soft-RoCE on an emulated processor shows that it works, not how fast.
@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.vm
 FABRIC = ROOT / "playbooks/fabric.yml"
 SHARE = ROOT / "playbooks/share.yml"
 PACK = ROOT / "playbooks/pack.yml"
+SITE = ROOT / "site.yml"
+UNIT = "sparkfleet-rank@sparks.service"
 ROWS = (400_009, 400_013)
 GENTLE = {
     "ansible_python_interpreter": "/usr/bin/python3",
@@ -80,18 +83,15 @@ def test_gids_that_moved_are_found_after_a_reboot(ring: LabUnderTest, tmp_path: 
 
 
 @pytest.fixture(scope="module")
-def source(ring: LabUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small checkpoint, on the head only, and the facts about it."""
-    directory = tmp_path_factory.mktemp("source")
-    told = checkpoint.make(directory / "checkpoint", rows=ROWS)
-    checkpoint.write_facts(directory / "facts.yml", told)
-    checkpoint.put(ring.lab, ring.lab.host("spark1"), directory / "checkpoint")
-    return directory
+def told(ring: LabUnderTest) -> str:
+    """Variables of a checkpoint on the head that takes a while to pack, and of other stand-ins."""
+    ring.cli("standin", "--rows", ",".join(map(str, ROWS)))
+    return f"@{ring.lab.state}/standin.yml"
 
 
-def test_every_rank_reads_the_weights_of_the_head(ring: LabUnderTest, source: Path) -> None:
+def test_every_rank_reads_the_weights_of_the_head(ring: LabUnderTest, told: str) -> None:
     """Two clients on cables of the head, and one over two hops."""
-    more = settings(spark_model=f"{source}/facts.yml")
+    more = ("-e", told, *settings())
     run_playbook(SHARE, ring.inventory, *more, timeout=900).assert_ok()
     run_playbook(SHARE, ring.inventory, *more, timeout=900).assert_ok().assert_unchanged()
     servers = ring.everywhere("findmnt -no SOURCE,FSTYPE /data/checkpoint || true")
@@ -100,8 +100,8 @@ def test_every_rank_reads_the_weights_of_the_head(ring: LabUnderTest, source: Pa
     assert len(set(servers.values())) == 4, "every client uses the address on its own way"
 
 
-def test_all_nodes_pack_at_once_while_the_server_restarts(ring: LabUnderTest, source: Path) -> None:
-    more = settings(spark_model=f"{source}/facts.yml", engram_pack_verify="full")
+def test_all_nodes_pack_at_once_while_the_server_restarts(ring: LabUnderTest, told: str) -> None:
+    more = ("-e", told, *settings(engram_pack_verify="full"))
     with ThreadPoolExecutor() as pool:
         first = pool.submit(run_playbook, PACK, ring.inventory, *more, timeout=1500)
         deadline = time.monotonic() + 600
@@ -120,6 +120,45 @@ def test_all_nodes_pack_at_once_while_the_server_restarts(ring: LabUnderTest, so
             found = ring.root(host.name, f"tail -c +4097 {path} | sha256sum").split()[0]
             assert found == packed_digest(layer, rows, rank), f"{host.name}: {path}"
             assert "nvme" in ring.root(host.name, f"findmnt -no SOURCE -T {path}")
+
+
+def test_the_whole_site_serves(ring: LabUnderTest, told: str, tmp_path: Path) -> None:
+    """Ranks under systemd with Docker, over NFS, with GIDs of Soft-RoCE; the engine stands in."""
+    report = {"roce_fabric_measure": "never", "verify_report_path": str(tmp_path / "verify")}
+    more = ("-e", told, *settings(**report))
+    run_playbook(SITE, ring.inventory, *more, timeout=2400).assert_ok()
+    run_playbook(SITE, ring.inventory, *more, timeout=1500).assert_ok().assert_unchanged()
+    assert answers(ring)
+    for rank, host in enumerate(ring.lab.hosts):
+        said = ring.root(host.name, "cat /var/log/sparkfleet/sparks-rank.log")
+        assert f"rank {rank}" in said and "stand-in" in said.lower()
+
+
+def test_all_nodes_restart_and_serve_again(ring: LabUnderTest) -> None:
+    """A power cut of all: the fabric, the mounts and the ranks come back without hands."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda host: reboot(ring, host.name), ring.lab.hosts))
+    deadline = time.monotonic() + 900
+    while not answers(ring):
+        states = ring.everywhere(f"systemctl is-active {UNIT} || true")
+        assert time.monotonic() < deadline, states
+        time.sleep(5)
+
+
+def answers(lab: LabUnderTest) -> bool:
+    """Whether the entry gives the right answer to a question, within its time."""
+    head = lab.lab.hosts[0]
+    lines = lab.root(head.name, "cat /etc/sparkfleet/keys", check=False).splitlines()
+    request = urllib.request.Request(
+        f"http://{head.address}:8000/v1/chat/completions",
+        json.dumps({"messages": [{"role": "user", "content": "What is 17 x 23?"}]}).encode(),
+        {"Authorization": f"Bearer {lines[0].split(':', 1)[1] if lines else ''}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return '"391"' in answer.read().decode()
+    except OSError:
+        return False
 
 
 def chosen(lab: LabUnderTest, host: str, directory: Path) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the sparkfleet.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The whole job with the inventories that people copy: from bare nodes to answers, and once more.
+
+Engine, GPU and NCCL are stand-ins; weights lie on every node, since containers have no kernel NFS.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.labs import ROOT, LabUnderTest
+from tests.support.playbook import (
+    assert_check_changes_nothing,
+    run_playbook,
+)
+
+pytestmark = pytest.mark.containers
+
+SITE = ROOT / "site.yml"
+# All that a whole run may touch on a node.
+STATE = """
+find /etc /usr/local /opt /data /var/lib/sparkfleet /srv -xdev -type f ! -path '*/__pycache__/*' \
+    -printf '%p %s %T@ %m\n' 2>/dev/null | sort
+docker images --no-trunc --quiet; docker ps --all --quiet
+ip -4 -o addr show | awk '{print $2, $4}'; ip route; systemctl list-unit-files --no-legend
+"""
+# Every place where a key could be seen besides its file and the map of the entry: command lines and
+# environments of all processes (the shell's own excepted), containers, journal, logs, units.
+PLACES = """{
+for f in /proc/[0-9]*/cmdline /proc/[0-9]*/environ; do
+    [ "$f" = "/proc/$$/cmdline" ] || tr '\\0' ' ' < $f; echo
+done 2>/dev/null
+ps axww; journalctl --no-pager -o json-pretty
+docker ps --all --quiet | xargs -r docker inspect
+docker ps --all --quiet | xargs -rn1 docker logs 2>&1
+find /var/log /tmp /var/tmp /home /root /run/systemd -type f ! -name '*.journal' -exec cat {} +
+find /var/lib/sparkfleet /etc/systemd -type f -exec cat {} +
+} | tr -c '[:print:]\\n' ?
+"""
+
+
+@pytest.mark.parametrize(
+    ("inventory", "cabling", "hosts"),
+    [("sparks", "ring", 4), ("switch", "switch", 4), ("triangle", "triangle", 3)],
+)
+def test_an_inventory_becomes_an_endpoint_and_stays_one(
+    make_lab: Callable[..., LabUnderTest],
+    tmp_path: Path,
+    inventory: str,
+    cabling: str,
+    hosts: int,
+) -> None:
+    options = ("--bare", "--cabling", cabling, "--hosts", str(hosts))
+    lab = make_lab(f"site-{cabling}", "containers", *options)
+    lab.cli("standin")
+    here = tmp_path / "reached-by-name.yml"
+    named = {host.name: {"ansible_host": host.name} for host in lab.lab.hosts}
+    here.write_text(json.dumps({"sparks": {"hosts": named}}), encoding="utf-8")
+    shipped = ROOT / f"inventories/{inventory}.yml"
+    variables = lab.lab.state / "standin.yml"
+    # the shipped file first: what follows only says how this lab is reached and how small it is
+    more = ["-i", str(lab.inventory), "-i", str(here), "-e", f"@{variables}"]
+    reports = tmp_path / "reports"
+    wish = (
+        *more,
+        "-e",
+        json.dumps({"verify_report_path": str(reports / "verify")}),
+    )
+
+    assert_check_changes_nothing(SITE, shipped, *wish, witness=lambda: lab.everywhere(STATE))
+    first = run_playbook(SITE, shipped, *wish, "-vvv", timeout=900).assert_ok()
+    head = lab.lab.hosts[0]
+    endpoint = f"http://{head.address}:8000/v1"
+    assert "stand-in" in first.output.lower()
+    again = run_playbook(SITE, shipped, *wish, "-vvv", timeout=900).assert_ok().assert_unchanged()
+    told = json.loads((reports / "verify.json").read_text(encoding="utf-8"))
+    came = {check["name"]: check["verdict"] for check in told["checks"]}
+    assert "failed" not in came.values() and list(came.values()).count("passed") > 5, came
+
+    key = lab.root(head.name, "cat /etc/sparkfleet/keys").splitlines()[0].split(":", 1)[1]
+    request = urllib.request.Request(
+        f"{endpoint}/chat/completions",
+        json.dumps({"messages": [{"role": "user", "content": "What is 17 x 23?"}]}).encode(),
+        {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        body = answer.read().decode()
+    assert json.loads(body)["choices"][0]["message"]["content"] == "391"
+
+    places = lab.everywhere(PLACES)
+    assert "sparkfleet-rank@sparks" in places[head.name]  # the search finds things
+    kept = [path.read_text(encoding="utf-8") for path in reports.iterdir() if path.is_file()]
+    for text in (first.output, again.output, body, *places.values(), *kept):
+        assert key not in text
+    lab.cli("down")
