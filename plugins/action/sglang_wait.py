@@ -107,6 +107,8 @@ class ActionModule(ActionBase):
             seconds=round(elapsed, 1),
             stage=_rank_boot.stage_text(seen),
             pool_tokens=seen["log"]["pool"]["granted"],
+            boot={name: seen[name] for name in ("state", "status", "problems")}
+            | {"log": {name: seen["log"][name] for name in ("stage", "pool")}},
             notes=notes,
         )
         if verdict.state == "failed" and not self._task.check_mode:

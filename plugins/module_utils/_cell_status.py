@@ -18,7 +18,7 @@ from typing import Any
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._text import fold_hosts
 
 WIDTH = 110
-_HEADINGS = ("rank", "host", "unit", "container", "image", "GIDs", "links", "doing")
+HEADINGS = ("rank", "host", "unit", "container", "image", "GIDs", "links", "doing")
 _LABEL = 9
 
 Result = Mapping[str, Any]
@@ -42,22 +42,33 @@ def status_lines(
         fabric: the last report of the links.
         verify: the last report of a verification.
     """
-    rows = [_row(number, host) for number, host in enumerate(hosts)]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    rows = [row(number, host) for number, host in enumerate(hosts)]
+    widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
     lines = [f"Cell {cell}", ""]
-    for row in (_HEADINGS, *rows):
-        cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+    for texts in (HEADINGS, *rows):
+        cells = (text.ljust(width) for text, width in zip(texts, widths, strict=True))
         lines.append("  ".join(cells).rstrip())
     lines.append("")
     lines += _labelled("pool", _pool(hosts))
     lines += _labelled("links", _links(fabric))
     lines += _labelled("API", _api(api))
     lines += _labelled("verified", _verified(verify))
-    return [*lines, *_problems(hosts)]
+    for problem in rank_problems(hosts):
+        lines += textwrap.wrap(problem, WIDTH, initial_indent="- ", subsequent_indent="  ")
+    return lines
 
 
 def summary_lines(
-    cell: str,
+    cell: str, *, serving: Result | None = None, head: str = "", **results: Result | None
+) -> list[str]:
+    """What a run of all stages came to, as lines; arguments as of `summary`."""
+    lines = [f"Cell {cell}" + (f": {serving['model']}, {serving['profile']}" if serving else "")]
+    for label, texts in summary(serving=serving, head=head, **results).items():
+        lines += _labelled(label, texts)
+    return lines
+
+
+def summary(
     *,
     preflight: Result | None = None,
     fabric: Result | None = None,
@@ -66,11 +77,10 @@ def summary_lines(
     entry: Result | None = None,
     verify: Result | None = None,
     head: str = "",
-) -> list[str]:
+) -> dict[str, list[str]]:
     """What a run of all stages came to; stages that were not part of it are named as such.
 
     Args:
-        cell: what it is called.
         preflight: the result of preflight_report.
         fabric: the result of the link_verdict filter.
         tables: the results of engram_pack, by host.
@@ -78,16 +88,19 @@ def summary_lines(
         entry: `url`, `key_file`, `keys` and `open` of the entry.
         verify: the results of openai_probe, with `checks`, and `stand_in` for an engine of a lab.
         head: the host with the key.
+
+    Returns:
+        Sentences by what they are: endpoint, key, proven, measured, open, stand-in, left out.
     """
     proven: list[str] = []
     measured: list[str] = []
     not_shown: list[str] = []
     if preflight:
-        summary = preflight["summary"]
-        proven.append(f"{len(summary['ok'])} of {summary['checks']} checks of the nodes passed")
+        counts = preflight["summary"]
+        proven.append(f"{len(counts['ok'])} of {counts['checks']} checks of the nodes passed")
         for status, word in (("warn", "warned"), ("unknown", "unknown"), ("skip", "skipped")):
-            if summary[status]:
-                not_shown.append(f"checks of the nodes, {word}: {', '.join(summary[status])}")
+            if counts[status]:
+                not_shown.append(f"checks of the nodes, {word}: {', '.join(counts[status])}")
     if fabric:
         _tell_links(fabric, proven, measured, not_shown)
     if tables:
@@ -105,24 +118,25 @@ def summary_lines(
         "verify": verify,
     }
     left_out = [name for name, result in stages.items() if not result]
-    lines = [f"Cell {cell}" + (f": {serving['model']}, {serving['profile']}" if serving else "")]
-    if entry:
-        lines += _labelled("endpoint", [entry["url"]])
-        lines += _labelled("key", [_key(entry, head)])
-    lines += _labelled("proven", proven)
-    lines += _labelled("measured", measured)
-    lines += _labelled("open", not_shown)
-    if verify and verify.get("stand_in"):
-        text = "the engine, which computes no model: its answers and speeds mean nothing"
-        lines += _labelled("stand-in", [text])
-    lines += _labelled("left out", [", ".join(left_out)] if left_out else [])
-    return lines
+    stand_in = "the engine, which computes no model: its answers and speeds mean nothing"
+    told = {
+        "endpoint": [entry["url"]] if entry else [],
+        "key": [_key(entry, head)] if entry else [],
+        "proven": proven,
+        "measured": measured,
+        "open": not_shown,
+        "stand-in": [stand_in] if verify and verify.get("stand_in") else [],
+        "left out": [", ".join(left_out)] if left_out else [],
+    }
+    return {label: texts for label, texts in told.items() if texts}
 
 
-def _row(number: int, host: Mapping[str, Any]) -> tuple[str, ...]:
+def row(number: int, host: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is known of a rank, under `HEADINGS`; `-` where nothing is."""
     rank, boot = host.get("rank") or {}, host.get("boot") or {}
     unit, container, image = (rank.get(part) or {} for part in ("unit", "container", "image"))
-    state = unit.get("state", "-") if unit.get("known") else "absent" if unit else "-"
+    state = unit.get("state", "-") if unit.get("known") else "absent" if unit else None
+    state = state or boot.get("state") or "-"
     runs = "-" if not container else "running" if container.get("running") else "none"
     content = str(image.get("content") or "").rpartition(":")[2]
     gids, links = _ports(host.get("gids") or {})
@@ -239,16 +253,14 @@ def _key(entry: Result, head: str) -> str:
     return f"{entry['key_file']} on {head}" + (f" ({names})" if names else "")
 
 
-def _problems(hosts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def rank_problems(hosts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What ranks, their boots and their GIDs complain about, each with the host before it."""
     for host in hosts:
         rank, gids = host.get("rank") or {}, host.get("gids") or {}
         told = [problem["message"] for problem in rank.get("problems", ())]
         told += [problem["message"] for problem in gids.get("problems", ())]
         told += (host.get("boot") or {}).get("problems", ())
-        for message in dict.fromkeys(told):
-            yield from textwrap.wrap(
-                f"{host['name']}: {message}", WIDTH, initial_indent="- ", subsequent_indent="  "
-            )
+        yield from (f"{host['name']}: {message}" for message in dict.fromkeys(told))
 
 
 def _labelled(label: str, texts: Sequence[str]) -> Iterator[str]:

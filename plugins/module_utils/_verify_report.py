@@ -77,7 +77,7 @@ def markdown(result: Mapping[str, Any], cell: str, written: str) -> str:
             check["name"],
             _word(check["verdict"]),
             _cell(check["detail"] + _remedy(check)),
-            _cell(", ".join(_figures(check["figures"]))),
+            _cell(", ".join(figures(check["figures"]))),
         )
         for check in result["checks"]
     ]
@@ -124,7 +124,7 @@ def junit(result: Mapping[str, Any], cell: str, written: str) -> str:
         elif check["verdict"] != "passed":
             message = f"{_word(check['verdict'])}: {said}"
             ET.SubElement(case, "skipped", {"message": message})
-        output = "\n".join([said, *_figures(check["figures"])])
+        output = "\n".join([said, *figures(check["figures"])])
         ET.SubElement(case, "system-out").text = output
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
@@ -142,10 +142,10 @@ def _banners(result: Mapping[str, Any]) -> Iterable[str]:
         yield "OPEN: whoever reaches the port may use it, without a key."
 
 
-def _figures(figures: Mapping[str, Any]) -> list[str]:
+def figures(measured: Mapping[str, Any]) -> list[str]:
     """Figures in words; one that the server did not allow to be measured is unknown."""
     said = []
-    for name, value in figures.items():
+    for name, value in measured.items():
         form = _UNITS.get(name, name.replace("_", " ") + " {}")
         said.append(f"{name}: unknown" if value is None else form.format(value))
     return said

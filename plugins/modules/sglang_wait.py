@@ -107,6 +107,12 @@ pool_tokens:
   returned: always
   type: int
   sample: 6490112
+boot:
+  description:
+    - Of the last result of M(sparkfleet.cluster.sglang_boot_info) its C(state), C(status),
+      C(problems), and of its C(log) C(stage) and C(pool).
+  returned: always
+  type: dict
 notes:
   description: What is worth knowing and no reason to fail.
   returned: always
