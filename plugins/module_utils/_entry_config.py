@@ -15,15 +15,58 @@ from typing import NamedTuple
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._entry_keys import Key
 
 NGINX = "/usr/sbin/nginx"
-FOLDER = "/etc/sparkfleet/entry"
-STATE = "/var/lib/sparkfleet/entry"
-UNIT_NAME = "sparkfleet-entry.service"
-UNIT = f"/etc/systemd/system/{UNIT_NAME}"
 MAP = "keys.map"
+CELLS = "cells.conf"
+
+
+class Place(NamedTuple):
+    """Where one of the entries of a node is kept, by its name."""
+
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """Its settings."""
+        return f"/etc/sparkfleet/{self.name}"
+
+    @property
+    def state(self) -> str:
+        """What it needs while it runs."""
+        return f"/var/lib/sparkfleet/{self.name}"
+
+    @property
+    def unit_name(self) -> str:
+        """The name of its systemd unit."""
+        return f"sparkfleet-{self.name}.service"
+
+    @property
+    def unit(self) -> str:
+        """The file of that unit."""
+        return f"/etc/systemd/system/{self.unit_name}"
+
+    @property
+    def wanted(self) -> str:
+        """The link that starts it at boot."""
+        return f"/etc/systemd/system/multi-user.target.wants/{self.unit_name}"
+
+    @property
+    def port_variable(self) -> str:
+        """The variable that chooses its port."""
+        return "spark_api_port" if self.name == "entry" else "router_api_port"
+
+    def drained(self, cell: str) -> str:
+        """The file whose existence keeps new requests from a cell."""
+        return f"{self.state}/drained/{cell}"
+
+
+ENTRY = Place("entry")
+ROUTER_ENTRY = Place("router-entry")
 
 # Below /v1/, and yet no business of clients.
 _CLOSED = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/loads")
 _PATH = re.compile(r"/[A-Za-z0-9._-][A-Za-z0-9._/-]*")
+_CELL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_CELL_URL = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?")
 _RANGES = (
     ("port", 1, 65535),
     ("engine_port", 1, 65535),
@@ -35,6 +78,15 @@ _HEADER = """\
 # Written by the Ansible collection sparkfleet.cluster. Its next run undoes what is changed
 # here: change the inventory instead.
 """
+
+
+class Cell(NamedTuple):
+    """A cell behind a router: its loopback port here, its own entry, and the key for that."""
+
+    name: str
+    port: int
+    url: str
+    key: str
 
 
 class Settings(NamedTuple):
@@ -51,6 +103,7 @@ class Settings(NamedTuple):
     certificate: str = ""
     certificate_key: str = ""
     certificate_digest: str = ""  # so that a renewed certificate is a change
+    cells: Sequence[Cell] = ()
 
 
 def faults(settings: Settings) -> list[str]:
@@ -60,6 +113,19 @@ def faults(settings: Settings) -> list[str]:
         for name, low, high in _RANGES
         if not low <= getattr(settings, name) <= high
     ]
+    ports = [settings.port, settings.engine_port, *(cell.port for cell in settings.cells)]
+    if len(set(ports)) < len(ports) and settings.cells:
+        said.append(f"the ports of the entry, the router and the cells are not different: {ports}")
+    for cell in settings.cells:
+        if not _CELL_NAME.fullmatch(cell.name):
+            said.append(f"{cell.name!r} is no name of a cell")
+        if not _CELL_URL.fullmatch(cell.url):
+            said.append(
+                f"the cell {cell.name} is at {cell.url!r}, expected http://ADDRESS:PORT or "
+                "https://NAME:PORT"
+            )
+        if not 1 <= cell.port <= 65535:
+            said.append(f"the port of the cell {cell.name} is {cell.port}, expected 1 to 65535")
     if settings.port == settings.engine_port:
         said.append(f"the entry and the engine cannot both have port {settings.port}")
     if not settings.addresses:
@@ -86,23 +152,44 @@ def key_map(keys: Sequence[Key]) -> str:
     return "".join(f'"~^\\Q{key}\\E$" "{name}";\n' for name, key in keys)
 
 
-def configuration(settings: Settings, folder: str = FOLDER) -> str:
-    """The nginx configuration that reads its map of keys from `folder`."""
-    return "\n".join(_lines(settings, folder)) + "\n"
+def configuration(settings: Settings, place: Place = ENTRY, folder: str = "") -> str:
+    """The nginx configuration that reads its map of keys from `folder`, by default the place's."""
+    return "\n".join(_lines(settings, place, folder or place.folder)) + "\n"
 
 
-def _lines(settings: Settings, folder: str) -> Iterator[str]:
+def cells_configuration(settings: Settings, place: Place = ROUTER_ENTRY) -> str:
+    """Servers on loopback for a router, each of which passes all to one cell with that cell's key.
+
+    A connection is one request, so that those still running can be counted. Where the file of
+    `Place.drained` exists new requests are refused in a way that makes the router try another cell.
+    """
+    return _HEADER + "".join(
+        _CELL.format(
+            port=cell.port,
+            body_mib=settings.body_mib,
+            timeout=settings.timeout,
+            key=cell.key,
+            url=cell.url.rstrip("/"),
+            flag=place.drained(cell.name),
+            drained=_error(f"the cell {cell.name} is drained", "cell_drained"),
+            silent=_error(f"the cell {cell.name} does not answer", "cell_unavailable"),
+        )
+        for cell in settings.cells
+    )
+
+
+def _lines(settings: Settings, place: Place, folder: str) -> Iterator[str]:
     yield _HEADER.rstrip()
     yield "user www-data;"
     yield f"worker_processes {settings.workers};"
-    yield "pid /run/sparkfleet-entry.pid;"
+    yield f"pid /run/sparkfleet-{place.name}.pid;"
     yield "daemon off;"
     yield "error_log stderr error;"
     yield "events { worker_connections 4096; }"
     yield "http {"
     for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
-        yield f"    {kind}_temp_path {STATE}/{kind};"
-    yield _LOG
+        yield f"    {kind}_temp_path {place.state}/{kind};"
+    yield _LOG.format(tag=f"sparkfleet_{place.name}".replace("-", "_"))
     yield from _clients(settings, folder)
     yield "    server {"
     secure = bool(settings.certificate)
@@ -128,6 +215,8 @@ def _lines(settings: Settings, folder: str) -> Iterator[str]:
     for path in settings.paths:
         yield _location(path if path.endswith("/") else f"= {path}", path, settings)
     yield "    }"
+    if settings.cells:
+        yield f"    include {folder}/{CELLS};"
     yield "}"
 
 
@@ -170,16 +259,16 @@ def _error(message: str, code: str) -> str:
     return f'{{"error": {{"message": "{message}", "type": "entry", "code": "{code}"}}}}'
 
 
-def unit() -> str:
+def unit(place: Place = ENTRY) -> str:
     """The systemd unit; the site's own nginx, if there is one, has nothing to do with it."""
     return f"""{_HEADER}[Unit]
-Description=Entry of the sparkfleet cell
+Description={_PURPOSES[place.name]}
 Wants=network-online.target
 After=network-online.target
 
 [Service]
 Type=exec
-ExecStart={NGINX} -e stderr -c {FOLDER}/nginx.conf
+ExecStart={NGINX} -e stderr -c {place.folder}/nginx.conf
 ExecReload=/bin/kill -HUP $MAINPID
 KillSignal=SIGQUIT
 KillMode=mixed
@@ -190,19 +279,24 @@ NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectHome=read-only
 ProtectSystem=strict
-ReadWritePaths=/run {STATE}
+ReadWritePaths=/run {place.state}
 
 [Install]
 WantedBy=multi-user.target
 """
 
 
+_PURPOSES = {
+    "entry": "Entry of the sparkfleet cell",
+    "router-entry": "Entry of the sparkfleet router",
+}
+
 _LOG = """\
     # The path without its query, and the name of the key instead of the key.
-    log_format entry escape=json '{"client":"$entry_client","from":"$remote_addr",'
+    log_format entry escape=json '{{"client":"$entry_client","from":"$remote_addr",'
         '"request":"$request_method $uri","status":$status,"bytes":$body_bytes_sent,'
-        '"seconds":$request_time,"first_byte":"$upstream_header_time"}';
-    access_log syslog:server=unix:/dev/log,nohostname,tag=sparkfleet_entry entry;
+        '"seconds":$request_time,"first_byte":"$upstream_header_time"}}';
+    access_log syslog:server=unix:/dev/log,nohostname,tag={tag} entry;
     default_type application/json;
     server_tokens off;"""
 
@@ -223,3 +317,32 @@ _SERVER = """\
         send_timeout {timeout}s;
         error_page 413 = @large;
         error_page 502 504 = @silent;"""
+
+_CELL = """\
+server {{
+    listen 127.0.0.1:{port};
+    keepalive_timeout 0;
+    access_log off;
+    client_max_body_size {body_mib}m;
+    proxy_request_buffering off;
+    proxy_buffering off;
+    proxy_http_version 1.1;
+    proxy_set_header Connection close;
+    proxy_set_header Authorization "Bearer {key}";
+    proxy_set_header X-Api-Key "";
+    proxy_connect_timeout 5s;
+    proxy_read_timeout {timeout}s;
+    proxy_send_timeout {timeout}s;
+    send_timeout {timeout}s;
+    proxy_ssl_server_name on;
+    proxy_ssl_verify on;
+    proxy_ssl_verify_depth 4;
+    proxy_ssl_trusted_certificate /etc/ssl/certs/ca-certificates.crt;
+    error_page 502 504 = @silent;
+    location @silent {{ return 502 '{silent}'; }}
+    location / {{
+        if (-f {flag}) {{ return 503 '{drained}'; }}
+        proxy_pass {url};
+    }}
+}}
+"""

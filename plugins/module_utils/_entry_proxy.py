@@ -33,13 +33,6 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._systemd import
 
 Run = Callable[[Sequence[str]], Command]
 
-CONF = f"{config.FOLDER}/nginx.conf"
-MAP = f"{config.FOLDER}/{config.MAP}"
-CERTIFICATE = f"{config.FOLDER}/tls.crt"
-CERTIFICATE_KEY = f"{config.FOLDER}/tls.key"
-WANTED = f"/etc/systemd/system/multi-user.target.wants/{config.UNIT_NAME}"
-LOADED = f"{config.STATE}/loaded"
-SECRET = {MAP, CERTIFICATE_KEY}  # beside the file of keys
 DAYS = 3650  # a certificate of our own lasts
 RENEW = 30 * 86400  # seconds before its end in which a certificate counts as ended
 _NO_NGINX = f"there is no {config.NGINX}; install the package nginx of the distribution"
@@ -78,15 +71,30 @@ class Entry:
         root: its root directory.
         check: only say what would be done.
         patience: seconds until a started entry has to answer.
+        place: where it is kept, of which a node can have several.
     """
 
     def __init__(
-        self, run: Run, root: str = "/", check: bool = False, patience: float = 15
+        self,
+        run: Run,
+        root: str = "/",
+        check: bool = False,
+        patience: float = 15,
+        place: config.Place = config.ENTRY,
     ) -> None:
         self._run = run
         self._root = root
         self._check = check
         self._patience = patience
+        self._place = place
+        self._conf = f"{place.folder}/nginx.conf"
+        self._map = f"{place.folder}/{config.MAP}"
+        self._cells = f"{place.folder}/{config.CELLS}"
+        self._certificate = f"{place.folder}/tls.crt"
+        self._certificate_key = f"{place.folder}/tls.key"
+        self._loaded = f"{place.state}/loaded"
+        # beside the file of keys
+        self._secret = {self._map, self._cells, self._certificate_key}
 
     # --- present ---------------------------------------------------------------------------------
 
@@ -106,6 +114,7 @@ class Entry:
             body_mib=params["body_mib"],
             timeout=params["timeout"],
             workers=params["workers"],
+            cells=self._part(problems, lambda: self._cells_of(params)) or (),
         )
         problems += [Problem("settings", text) for text in config.faults(settings)]
         keys, key_text = self._part(problems, lambda: self._keys(params)) or ([], None)
@@ -118,11 +127,16 @@ class Entry:
             self._part(problems, lambda: self._free(settings, unit))
         packages = [] if os.path.exists(self._path(config.NGINX)) else ["nginx"]
         texts = {
-            CONF: config.configuration(settings),
-            config.UNIT: config.unit(),
-            **({} if settings.open else {MAP: config.key_map(keys)}),
+            self._conf: config.configuration(settings, self._place),
+            self._place.unit: config.unit(self._place),
+            **({} if settings.open else {self._map: config.key_map(keys)}),
+            **(
+                {self._cells: config.cells_configuration(settings, self._place)}
+                if settings.cells
+                else {}
+            ),
         }
-        modes = {path: 0o600 if path in SECRET else 0o644 for path in texts}
+        modes = {path: 0o600 if path in self._secret else 0o644 for path in texts}
         if key_text is not None:
             texts[params["key_file"]], modes[params["key_file"]] = key_text, 0o600
         before = {path: self._read(path) for path in texts}
@@ -133,9 +147,9 @@ class Entry:
         ]
         # systemd reads a unit that it has never seen by itself, and remembers one that was removed.
         # A run that broke off may have written what was never loaded.
-        loaded, wanted = self._read(LOADED), _loaded(texts)
+        loaded, wanted = self._read(self._loaded), self._digests(texts)
         reload_units = unit.get("LoadState") == "loaded" and (
-            config.UNIT in different
+            self._place.unit in different
             or (loaded is not None and loaded.partition("\n")[0] != wanted.partition("\n")[0])
         )
         if unit and (packages or reload_units) and not params["force"]:
@@ -176,13 +190,13 @@ class Entry:
         different: Sequence[str],
         actions: Sequence[str],
     ) -> None:
-        for folder in (config.FOLDER, config.STATE):
+        for folder in (self._place.folder, self._place.state):
             os.makedirs(self._path(folder), mode=0o755, exist_ok=True)
-        if f"make {CERTIFICATE}" in actions:
+        if f"make {self._certificate}" in actions:
             self._make_certificate(params["tls_names"])
-            digest = self._file_digest(CERTIFICATE, CERTIFICATE_KEY)
+            digest = self._file_digest(self._certificate, self._certificate_key)
             settings = settings._replace(certificate_digest=digest)
-            texts = {**texts, CONF: config.configuration(settings)}
+            texts = {**texts, self._conf: config.configuration(settings, self._place)}
         if different:
             self._try_out(settings, keys)
         for path in different:
@@ -190,24 +204,28 @@ class Entry:
         for action in actions:
             if action.startswith("systemctl "):
                 self._must(action.split())
-        self._write(LOADED, _loaded(texts), 0o644)
+        self._write(self._loaded, self._digests(texts), 0o644)
 
     def _try_out(self, settings: config.Settings, keys: Sequence[Key]) -> None:
         """Let nginx read everything in a place of its own before anything is replaced."""
-        aside = tempfile.mkdtemp(prefix=".try-", dir=self._path(config.FOLDER))
+        aside = tempfile.mkdtemp(prefix=".try-", dir=self._path(self._place.folder))
         try:
             trial = os.path.join(aside, "nginx.conf")
             for path, text in (
-                (trial, config.configuration(settings, aside)),
+                (trial, config.configuration(settings, self._place, aside)),
                 (os.path.join(aside, config.MAP), config.key_map(keys)),
+                (
+                    os.path.join(aside, config.CELLS),
+                    config.cells_configuration(settings, self._place),
+                ),
             ):
                 with open(path, "w", encoding="utf-8") as stream:
                     stream.write(text)
             done = self._run([config.NGINX, "-t", "-q", "-e", "stderr", "-c", trial])
             if done.rc != 0:
-                said = done.complaint.replace(aside, config.FOLDER)
-                for key in keys:
-                    said = said.replace(key.key, "[key]")
+                said = done.complaint.replace(aside, self._place.folder)
+                for secret in [key.key for key in keys] + [cell.key for cell in settings.cells]:
+                    said = said.replace(secret, "[key]")
                 raise _Refused(
                     "refused-by-nginx",
                     f"nginx refuses the new configuration, so the old one stays: {said}",
@@ -244,7 +262,7 @@ class Entry:
                     raise _Refused(
                         "not-answering",
                         f"the entry at {url} with {name}: expected {expected}, found {found}. "
-                        f"Look at: journalctl -u {config.UNIT_NAME}",
+                        f"Look at: journalctl -u {self._place.unit_name}",
                     )
                 time.sleep(0.2)
 
@@ -258,10 +276,10 @@ class Entry:
             return Outcome(problems=[refused.problem])
         actions = []
         if unit["ActiveState"] not in ("inactive", "failed"):
-            actions.append(f"systemctl stop {config.UNIT_NAME}")
+            actions.append(f"systemctl stop {self._place.unit_name}")
         if self._enabled():
-            actions.append(f"systemctl --root=/ disable {config.UNIT_NAME}")
-        places = [config.UNIT, config.FOLDER, config.STATE]
+            actions.append(f"systemctl --root=/ disable {self._place.unit_name}")
+        places = [self._place.unit, self._place.folder, self._place.state]
         removed = [place for place in places if os.path.lexists(self._path(place))]
         actions += [f"remove {place}" for place in removed]
         if not self._check:
@@ -315,6 +333,20 @@ class Entry:
         new = entry_keys.generate("default")
         return [new], entry_keys.render([new])
 
+    @staticmethod
+    def _cells_of(params: Mapping[str, Any]) -> list[config.Cell]:
+        """The cells behind a router; what is given as a key may be the text of a file of keys."""
+        found, wrong = [], []
+        for cell in params.get("cells") or ():
+            try:
+                key = entry_keys.pick(cell["key"], "", f"the key of the cell {cell['name']}")
+                found.append(config.Cell(cell["name"], cell["port"], cell["url"], key))
+            except KeysError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise _Refused("keys", "; ".join(wrong))
+        return found
+
     def _tls(self, params: Mapping[str, Any]) -> dict[str, Any]:
         mode = params["tls"]
         if mode == "off":
@@ -326,12 +358,12 @@ class Entry:
                 raise _Refused("tls", reason)
             missing: list[str] = []
         else:
-            certificate, key = CERTIFICATE, CERTIFICATE_KEY
+            certificate, key = self._certificate, self._certificate_key
             self._names(params["tls_names"])
             fits = not self._certificate_fault(certificate, key, RENEW) and self._made_out_to(
                 certificate, params["tls_names"]
             )
-            missing = [] if fits else [CERTIFICATE]
+            missing = [] if fits else [self._certificate]
         return {
             "certificate": certificate,
             "certificate_key": key,
@@ -389,7 +421,7 @@ class Entry:
         return ",".join(parts)
 
     def _make_certificate(self, names: Sequence[str]) -> None:
-        aside = tempfile.mkdtemp(prefix=".tls-", dir=self._path(config.FOLDER))  # mode 0700
+        aside = tempfile.mkdtemp(prefix=".tls-", dir=self._path(self._place.folder))  # mode 0700
         try:
             key, certificate = os.path.join(aside, "key"), os.path.join(aside, "crt")
             self._must(
@@ -400,8 +432,8 @@ class Entry:
             )
             os.chmod(key, 0o600)
             os.chmod(certificate, 0o644)
-            os.replace(key, self._path(CERTIFICATE_KEY))
-            os.replace(certificate, self._path(CERTIFICATE))
+            os.replace(key, self._path(self._certificate_key))
+            os.replace(certificate, self._path(self._certificate))
         finally:
             shutil.rmtree(aside)
 
@@ -414,7 +446,12 @@ class Entry:
 
     def _unit_state(self) -> dict[str, str]:
         names = ("LoadState", "ActiveState", "MainPID")
-        argv = ["systemctl", "show", *(f"--property={name}" for name in names), config.UNIT_NAME]
+        argv = [
+            "systemctl",
+            "show",
+            *(f"--property={name}" for name in names),
+            self._place.unit_name,
+        ]
         done = self._run(argv)
         if done.rc != 0:
             raise _Refused("no-systemd", f"systemctl show: {done.complaint}")
@@ -423,13 +460,13 @@ class Entry:
 
     def _enabled(self) -> bool:
         """By the link itself: what systemd says can be older."""
-        return os.path.lexists(self._path(WANTED))
+        return os.path.lexists(self._path(self._place.wanted))
 
     def _service_actions(
         self, unit: Mapping[str, str], changed: bool, reload_units: bool
     ) -> list[str]:
         """What systemd has to do. Enabling goes past the manager, which would reload all units."""
-        name, actions = config.UNIT_NAME, []
+        name, actions = self._place.unit_name, []
         if not self._enabled():
             actions.append(f"systemctl --root=/ enable {name}")
         if reload_units:
@@ -453,16 +490,19 @@ class Entry:
 
     def _free(self, settings: config.Settings, unit: Mapping[str, str]) -> None:
         wanted = {ipaddress.ip_address(address) for address in settings.addresses}
-        any_wanted = any(address.is_unspecified for address in wanted)
-        for address, name, pid in self._listeners(settings.port):
-            ours = unit["MainPID"] not in ("", "0") and unit["MainPID"] in pid
-            meets = any_wanted or address is None or address.is_unspecified or address in wanted
-            if meets and not ours:
-                raise _Refused(
-                    "port-taken",
-                    f"port {settings.port} is taken by {name}; stop it, or choose another "
-                    "spark_api_port",
-                )
+        loopback = ipaddress.ip_address("127.0.0.1")
+        asked = [(settings.port, wanted, self._place.port_variable)]
+        asked += [(cell.port, {loopback}, "router_cell_port") for cell in settings.cells]
+        for port, addresses, variable in asked:
+            for address, name, pid in self._listeners(port):
+                ours = unit["MainPID"] not in ("", "0") and unit["MainPID"] in pid
+                everywhere = any(wish.is_unspecified for wish in addresses)
+                meets = everywhere or address is None or address.is_unspecified
+                if (meets or address in addresses) and not ours:
+                    raise _Refused(
+                        "port-taken",
+                        f"port {port} is taken by {name}; stop it, or choose another {variable}",
+                    )
 
     def _warnings(self, settings: config.Settings, tls: Mapping[str, Any]) -> list[str]:
         said = []
@@ -500,7 +540,7 @@ class Entry:
     def _diff(
         self, path: str, before: str | None, after: str, params: Mapping[str, Any]
     ) -> dict[str, str]:
-        if path == params["key_file"] or path in SECRET:
+        if path == params["key_file"] or path in self._secret:
             before = after = "its content is secret\n"
         return {
             "before": before or "",
@@ -534,8 +574,10 @@ class Entry:
     def _write(self, path: str, text: str, mode: int) -> None:
         write_whole(self._path(path), text, mode)
 
-
-def _loaded(texts: Mapping[str, str]) -> str:
-    """Digests of what systemd reads and of what nginx reads; the file of keys is in the map."""
-    parts = (texts[config.UNIT], "\0".join([texts[CONF], texts.get(MAP, "")]))
-    return "".join(f"{hashlib.sha256(part.encode()).hexdigest()}\n" for part in parts)
+    def _digests(self, texts: Mapping[str, str]) -> str:
+        """Digests of what systemd reads and what nginx reads; the file of keys is in the map."""
+        read = [texts.get(path, "") for path in (self._conf, self._map)]
+        if self._cells in texts:
+            read.append(texts[self._cells])
+        parts = (texts[self._place.unit], "\0".join(read))
+        return "".join(f"{hashlib.sha256(part.encode()).hexdigest()}\n" for part in parts)

@@ -41,6 +41,39 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  instance:
+    description:
+      - Which entry of the host. V(entry) is that of a cell. V(router-entry) is that of a router,
+        with the unit C(sparkfleet-router-entry.service) and files of its own.
+    type: str
+    choices: [entry, router-entry]
+    default: entry
+  cells:
+    description:
+      - For a router, the cells behind it. Each gets a port on C(127.0.0.1), where all is passed to
+        the cell's own entry with the cell's key, which neither clients nor the router know.
+      - While the file C(/var/lib/sparkfleet/router-entry/drained/NAME) exists, new requests to the
+        cell NAME are answered with status 503.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Its name.
+        type: str
+        required: true
+      port:
+        description: The port for it on C(127.0.0.1).
+        type: int
+        required: true
+      url:
+        description: The address of its entry. The certificate of C(https) must be a known one.
+        type: str
+        required: true
+      key:
+        description: A key of its entry, or the text of a file of keys, of which the first is taken.
+        type: str
+        required: true
   port:
     description: The TCP port that the entry listens on.
     type: int
@@ -178,6 +211,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import run_command
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._entry_config import Place
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._entry_proxy import Entry
 
 
@@ -185,6 +219,22 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "instance": {
+                "type": "str",
+                "choices": ["entry", "router-entry"],
+                "default": "entry",
+            },
+            "cells": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "port": {"type": "int", "required": True},
+                    "url": {"type": "str", "required": True},
+                    "key": {"type": "str", "required": True, "no_log": True},
+                },
+            },
             "port": {"type": "int", "default": 8000},
             "addresses": {"type": "list", "elements": "str", "default": ["0.0.0.0"]},
             "engine_port": {"type": "int", "default": 8888},
@@ -205,8 +255,12 @@ def main() -> None:
     )
     if os.geteuid() != 0:
         module.fail_json(msg="the entry is root's; set become to true", problems=[], actions=[])
-    entry = Entry(functools.partial(run_command, timeout=60), check=module.check_mode)
     params = module.params
+    entry = Entry(
+        functools.partial(run_command, timeout=60),
+        check=module.check_mode,
+        place=Place(params["instance"]),
+    )
     try:
         outcome = entry.present(params) if params["state"] == "present" else entry.absent()
     except OSError as error:

@@ -114,6 +114,46 @@ def test_settings_that_cannot_be(change, told):
     assert config.faults(SETTINGS) == []
 
 
+CELLS = [
+    config.Cell("cell_a", 18001, "http://192.0.2.11:8000", KEY),
+    config.Cell("cell_b", 18002, "https://cell-b.example/", KEY),
+]
+
+
+def test_cells_behind_a_router_get_a_port_with_their_key_each():
+    settings = SETTINGS._replace(cells=CELLS)
+    assert "include /etc/sparkfleet/router-entry/cells.conf;" in config.configuration(
+        settings, config.ROUTER_ENTRY
+    )
+    assert KEY not in config.configuration(settings, config.ROUTER_ENTRY)
+    text = config.cells_configuration(settings)
+    assert [line.strip() for line in text.splitlines() if "listen" in line or "_pass" in line] == [
+        "listen 127.0.0.1:18001;",
+        "proxy_pass http://192.0.2.11:8000;",
+        "listen 127.0.0.1:18002;",
+        "proxy_pass https://cell-b.example;",
+    ]
+    assert text.count(f'proxy_set_header Authorization "Bearer {KEY}";') == 2
+    assert "if (-f /var/lib/sparkfleet/router-entry/drained/cell_b) { return 503" in text
+    assert "cells.conf" not in config.configuration(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"name": "a b"}, "'a b' is no name of a cell"),
+        ({"url": "http://h:1/v1"}, "the cell cell_a is at 'http://h:1/v1', expected http://"),
+        ({"url": "h:1; }"}, "the cell cell_a is at 'h:1; }'"),
+        ({"port": 8888}, "the ports of the entry, the router and the cells are not different"),
+        ({"port": 0}, "the port of the cell cell_a is 0, expected 1 to 65535"),
+    ],
+)
+def test_cells_that_cannot_be(change, told):
+    cells = [CELLS[0]._replace(**change), CELLS[1]]
+    assert any(told in text for text in config.faults(SETTINGS._replace(cells=cells)))
+    assert config.faults(SETTINGS._replace(cells=CELLS)) == []
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 PARAMS: dict[str, Any] = {
@@ -154,7 +194,8 @@ def see(tmp_path: Path) -> See:
         usual = {"systemctl show": DOWN, "ss": "", "systemctl list-units": ""}
         # what a test says comes first
         said = {**(answers or {}), **{k: v for k, v in usual.items() if k not in (answers or {})}}
-        entry = Entry(lambda argv: run(said, argv), str(tmp_path), check=True)
+        place = config.Place(params.get("instance", "entry"))
+        entry = Entry(lambda argv: run(said, argv), str(tmp_path), check=True, place=place)
         return entry.present({**PARAMS, **params})
 
     nginx = tmp_path / "usr/sbin/nginx"
@@ -182,6 +223,27 @@ def test_a_bare_host_gets_everything(see, tmp_path):
     assert outcome.keys == ["default"] and not list((tmp_path / "etc/sparkfleet").iterdir())
     shown = str(outcome.diff)
     assert "sk-" not in shown and "its content is secret" in shown
+
+
+def test_an_entry_of_a_router_stands_beside_that_of_a_cell(see):
+    cell = {"name": "cell_a", "port": 18001, "url": "http://192.0.2.11:8000"}
+    router = {"instance": "router-entry", "port": 8080, "engine_port": 8889}
+    outcome = see(**router, cells=[{**cell, "key": f"# ours\ndefault:{KEY}\n"}])
+    assert list(outcome.actions) == [
+        "write /etc/sparkfleet/router-entry/nginx.conf",
+        "write /etc/systemd/system/sparkfleet-router-entry.service",
+        "write /etc/sparkfleet/router-entry/keys.map",
+        "write /etc/sparkfleet/router-entry/cells.conf",
+        "write /etc/sparkfleet/keys",
+        "systemctl --root=/ enable sparkfleet-router-entry.service",
+        "systemctl start sparkfleet-router-entry.service",
+    ]
+    assert KEY not in str(outcome)
+    told = problem(see(**router, cells=[{**cell, "key": "secret!"}]), "keys")
+    assert "the key of the cell cell_a" in told and "secret" not in told
+    taken = {"ss -Hltnp sport = :18001": 'LISTEN 0 5 127.0.0.1:18001 * users:(("x",pid=9,fd=3))'}
+    told = problem(see(taken, **router, cells=[{**cell, "key": KEY}]), "port-taken")
+    assert "port 18001 is taken by x (process 9)" in told and "router_cell_port" in told
 
 
 def test_a_missing_nginx_is_installed_unless_a_rank_serves(see, tmp_path):
@@ -382,13 +444,13 @@ def test_a_certificate_of_our_own_is_made_once_and_again_for_other_names(see, tm
 
 
 def test_nothing_of_ours_is_left_but_the_keys(tmp_path):
-    for place in (config.FOLDER, config.STATE):
+    for place in (config.ENTRY.folder, config.ENTRY.state):
         (tmp_path / place.lstrip("/")).mkdir(parents=True)
     keys = tmp_path / "etc/sparkfleet/keys"
     keys.write_text(f"alice:{KEY}\n")
-    link = tmp_path / "etc/systemd/system/multi-user.target.wants" / config.UNIT_NAME
+    link = tmp_path / "etc/systemd/system/multi-user.target.wants" / config.ENTRY.unit_name
     link.parent.mkdir(parents=True)
-    link.symlink_to(config.UNIT)
+    link.symlink_to(config.ENTRY.unit)
     ran = []
 
     def run(argv: Sequence[str]) -> Command:
@@ -401,4 +463,4 @@ def test_nothing_of_ours_is_left_but_the_keys(tmp_path):
         "systemctl --root=/ disable sparkfleet-entry.service",
     ]
     assert len(outcome.actions) == 4 and list((tmp_path / "etc/sparkfleet").iterdir()) == [keys]
-    assert not (tmp_path / config.STATE.lstrip("/")).exists()
+    assert not (tmp_path / config.ENTRY.state.lstrip("/")).exists()
