@@ -25,11 +25,8 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._openai_http im
     Client,
     ProbeError,
 )
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._ranks import serving
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import write_whole
-from ansible_collections.sparkfleet.cluster.plugins.module_utils._systemd import (
-    ask_at_work,
-    read_names,
-)
 
 Run = Callable[[Sequence[str]], Command]
 
@@ -478,13 +475,13 @@ class Entry:
         return actions
 
     def _nobody_serves(self, packages: Sequence[str]) -> None:
-        ranks = read_names(ask_at_work(self._run).out)
-        if ranks:
+        ranks, unknown = serving(self._run)
+        if ranks or unknown:
             what = f"installing {packages[0]}" if packages else "a changed unit"
             raise _Refused(
                 "serving",
                 f"{what} makes systemd read its units again, which takes the GPU from a running "
-                f"container, and {ranks[0]} serves. Stop the ranks first, or set up the entry "
+                f"container, and {ranks[0] + ' serves' if ranks else unknown}. Stop the ranks first, or set up the entry "
                 "with force",
             )
 

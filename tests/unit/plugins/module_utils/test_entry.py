@@ -182,12 +182,12 @@ See = Callable[..., Outcome]
 def see(tmp_path: Path) -> See:
     """What a run in check mode says of a host made of files and of what commands answer there."""
 
-    def run(answers: dict[str, str], argv: Sequence[str]) -> Command:
+    def run(answers: dict[str, str | Command], argv: Sequence[str]) -> Command:
         if argv[0] == "openssl":
             return run_command(argv)
         for words, answer in answers.items():
             if " ".join(argv).startswith(words):
-                return Command(0, answer, "")
+                return answer if isinstance(answer, Command) else Command(0, answer, "")
         return Command(1, "", f"{argv[0]}: no answer")
 
     def look(answers: dict[str, str] | None = None, **params: Any) -> Outcome:
@@ -252,6 +252,8 @@ def test_a_missing_nginx_is_installed_unless_a_rank_serves(see, tmp_path):
     serving = {"systemctl list-units": "sparkfleet-rank@sparks.service loaded active running x\n"}
     assert "installing nginx makes systemd read" in problem(see(serving), "serving")
     assert see(serving, force=True).packages == ["nginx"]
+    silent = {"systemctl list-units": Command(1, "", "Failed to list units: Timed out")}
+    assert "and systemctl list-units: Failed to list" in problem(see(silent), "serving")
 
 
 def test_a_changed_unit_waits_for_the_ranks(see, tmp_path):
