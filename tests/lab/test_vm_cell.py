@@ -175,7 +175,7 @@ def chosen(lab: LabUnderTest, host: str, directory: Path) -> dict[str, Any]:
         timeout=180,
     )
     said = json.loads(done.stdout[done.stdout.index("{") :])
-    (device,) = said["devices"]
+    (device,) = [one for one in said["devices"] if one["selected"]]
     return dict(device)
 
 
