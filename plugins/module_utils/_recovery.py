@@ -108,7 +108,7 @@ def judge(
     if boots:
         return say("waiting", "wait", [boots, *away])
     wedged = all(one["unit"]["state"] == "active" for one in ranks.values()) and not missing
-    if wedged and not _fatals(ranks) and failures < limits.canary_failures:
+    if wedged and head["ready"] and not _fatals(ranks) and failures < limits.canary_failures:
         reasons = [*_silence(head), f"so far {failures} of {limits.canary_failures} times in a row"]
         return say("waiting", "wait", reasons)
     state = "wedged" if wedged else "dead"
@@ -225,6 +225,13 @@ def begin(
         "open_until": now + limits.cooldown if full else None,
         "pending": {"at": now, "who": who},
     }
+
+
+def hold(record: Mapping[str, Any] | None, now: float, *, who: str) -> dict[str, Any]:
+    """The record while somebody starts the cell for another reason, which is no attempt."""
+    kept = {name: (record or {}).get(name) for name in ("attempts", "total", "open_until")}
+    kept.update(attempts=kept["attempts"] or [], total=kept["total"] or 0)
+    return {"format": FORMAT, **kept, "pending": {"at": now, "who": who}}
 
 
 def finish(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def test_who_printed_a_cause_comes_before_who_lost_the_others() -> None:
     assert verdict.reasons[0].startswith("spark3 printed: CUDA out of memory [oom]")
 
 
-def restarted(times: list[float], record: Any = None) -> dict[str, Any]:
+def restarted(times: list[float], record: Any = None) -> Any:
     for at in times:
         record = finish(begin(record, at, LIMITS, who=WATCH, reasons=["dead"]))
     return record
