@@ -336,7 +336,8 @@ class Entry:
         found, wrong = [], []
         for cell in params.get("cells") or ():
             try:
-                key = entry_keys.pick(cell["key"], "", f"the key of the cell {cell['name']}")
+                text = str(params["cell_keys"].get(cell["name"], ""))
+                key = entry_keys.pick(text, "", f"the key of the cell {cell['name']}")
                 found.append(config.Cell(cell["name"], cell["port"], cell["url"], key))
             except KeysError as error:
                 wrong.append(str(error))

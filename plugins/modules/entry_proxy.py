@@ -70,10 +70,12 @@ options:
         description: The address of its entry. The certificate of C(https) must be a known one.
         type: str
         required: true
-      key:
-        description: A key of its entry, or the text of a file of keys, of which the first is taken.
-        type: str
-        required: true
+  cell_keys:
+    description:
+      - By name of the cell, a key of its entry, or the text of a file of keys, of which the first
+        is taken.
+    type: dict
+    default: {}
   port:
     description: The TCP port that the entry listens on.
     type: int
@@ -232,9 +234,9 @@ def main() -> None:
                     "name": {"type": "str", "required": True},
                     "port": {"type": "int", "required": True},
                     "url": {"type": "str", "required": True},
-                    "key": {"type": "str", "required": True, "no_log": True},
                 },
             },
+            "cell_keys": {"type": "dict", "default": {}, "no_log": True},
             "port": {"type": "int", "default": 8000},
             "addresses": {"type": "list", "elements": "str", "default": ["0.0.0.0"]},
             "engine_port": {"type": "int", "default": 8888},

@@ -228,7 +228,7 @@ def test_a_bare_host_gets_everything(see, tmp_path):
 def test_an_entry_of_a_router_stands_beside_that_of_a_cell(see):
     cell = {"name": "cell_a", "port": 18001, "url": "http://192.0.2.11:8000"}
     router = {"instance": "router-entry", "port": 8080, "engine_port": 8889}
-    outcome = see(**router, cells=[{**cell, "key": f"# ours\ndefault:{KEY}\n"}])
+    outcome = see(**router, cells=[cell], cell_keys={"cell_a": f"# ours\ndefault:{KEY}\n"})
     assert list(outcome.actions) == [
         "write /etc/sparkfleet/router-entry/nginx.conf",
         "write /etc/systemd/system/sparkfleet-router-entry.service",
@@ -239,10 +239,12 @@ def test_an_entry_of_a_router_stands_beside_that_of_a_cell(see):
         "systemctl start sparkfleet-router-entry.service",
     ]
     assert KEY not in str(outcome)
-    told = problem(see(**router, cells=[{**cell, "key": "secret!"}]), "keys")
+    told = problem(see(**router, cells=[cell], cell_keys={"cell_a": "secret!"}), "keys")
     assert "the key of the cell cell_a" in told and "secret" not in told
     taken = {"ss -Hltnp sport = :18001": 'LISTEN 0 5 127.0.0.1:18001 * users:(("x",pid=9,fd=3))'}
-    told = problem(see(taken, **router, cells=[{**cell, "key": KEY}]), "port-taken")
+    told = problem(see(**router, cells=[cell], cell_keys={}), "keys")
+    assert "the key of the cell cell_a has no key" in told
+    told = problem(see(taken, **router, cells=[cell], cell_keys={"cell_a": KEY}), "port-taken")
     assert "port 18001 is taken by x (process 9)" in told and "router_cell_port" in told
 
 
