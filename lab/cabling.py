@@ -52,6 +52,11 @@ def _two_pairs(hosts: int) -> list[list[End]]:
     return [[End(a, cage), End(a + 1, 1 - cage)] for a in range(0, hosts - 1, 2) for cage in (0, 1)]
 
 
+def _pairs(hosts: int) -> list[list[End]]:
+    """Cells of two hosts each, with one cable."""
+    return [[End(a, 0), End(a + 1, 0)] for a in range(0, hosts - 1, 2)]
+
+
 def _line(hosts: int) -> list[list[End]]:
     return _rotation(hosts)[:-1]
 
@@ -68,18 +73,26 @@ class _Rule:
     hosts: range
     about: str
     even: bool = False
+    cell: int = 0  # hosts in a cell; 0: all of them
 
 
 CABLINGS: dict[str, _Rule] = {
     "ring": _Rule(_rotation, range(3, 9), "switchless ring: cage 0 of each to cage 1 of the next"),
     "triangle": _Rule(_rotation, range(3, 4), "three hosts, every one cabled to both others"),
     "pair": _Rule(_one_segment, range(2, 3), "two hosts, cage 0 to cage 0"),
+    "pairs": _Rule(_pairs, range(4, 9), "cells of two hosts each", even=True, cell=2),
     "switch": _Rule(_one_segment, range(2, 9), "cage 0 of every host in one switch"),
     "swapped-cage": _Rule(_swapped_cage, range(3, 9), "MISTAKE: spark2 has its plugs exchanged"),
     "two-pairs": _Rule(_two_pairs, range(4, 9), "MISTAKE: islands of two", even=True),
     "line": _Rule(_line, range(3, 9), "MISTAKE: the ring's last cable is missing"),
     "double-link": _Rule(_double_link, range(3, 9), "MISTAKE: spark1 and spark2 share two cables"),
 }
+
+
+def cells(cabling: str, hosts: int) -> list[range]:
+    """The hosts of every cell: one cell, unless the cabling makes several."""
+    size = CABLINGS[cabling].cell or hosts
+    return [range(first, first + size) for first in range(0, hosts, size)]
 
 
 def cables(cabling: str, hosts: int) -> list[Cable]:

@@ -55,6 +55,8 @@ def existing(name: str) -> Session:
 
 def up(options: argparse.Namespace) -> None:
     lab = spec.load(options.name)
+    if options.cells:
+        options.cabling, options.hosts = "pairs", 2 * options.cells
     asked = {
         "backend": options.backend,
         "hosts_wanted": options.hosts,
@@ -292,6 +294,12 @@ def _parser() -> argparse.ArgumentParser:
         "--cabling",
         choices=CABLINGS,
         help="; ".join(f"{name}: {rule.about}" for name, rule in CABLINGS.items()),
+    )
+    words.add_argument(
+        "--cells",
+        type=int,
+        choices=range(2, 5),
+        help="several cells of two hosts each behind one router (sets --hosts and --cabling)",
     )
     words.add_argument(
         "--bare",

@@ -125,6 +125,16 @@ class Lab:
         )
 
     @property
+    def cells(self) -> dict[str, list[Host]]:
+        """The cells by the names of their inventory groups: sparks, or cell_a, cell_b, ..."""
+        cells = cabling.cells(self.cabling, self.hosts_wanted)
+        names = ["sparks"] if len(cells) == 1 else [f"cell_{'abcd'[k]}" for k in range(len(cells))]
+        return {
+            name: [self.hosts[k] for k in members]
+            for name, members in zip(names, cells, strict=True)
+        }
+
+    @property
     def cables(self) -> list[Cable]:
         return cabling.cables(self.cabling, self.hosts_wanted)
 

@@ -50,17 +50,32 @@ def write_access(lab: Lab) -> None:
 
 
 def inventory(lab: Lab) -> dict[str, Any]:
-    """The same as inventories/lab.yml, for any lab and number of hosts (JSON is YAML)."""
+    """The same as inventories/lab.yml, for any lab and number of hosts (JSON is YAML).
+
+    Several cells are as in inventories/two-cells.yml, with the first host as that of the router.
+    """
+    access = {
+        "ansible_ssh_common_args": f"-F {lab.state}/ssh_config",
+        "ansible_control_path_dir": f"{lab.state}/cp",
+        "spark_checkpoint_dir": "/data/checkpoint",
+        "spark_engram_dir": "/data/engram",
+        **_SCALED_DOWN,
+    }
+    if len(lab.cells) == 1:
+        return {"sparks": {"hosts": {host.name: None for host in lab.hosts}, "vars": access}}
+    cells = {
+        name: {
+            # The router has to reach them, who does not read the lab's ssh configuration.
+            "hosts": {host.name: {"ansible_host": host.address} for host in hosts},
+            "vars": {"spark_group": name, "spark_fabric_cell": number},
+        }
+        for number, (name, hosts) in enumerate(lab.cells.items())
+    }
+    routers = {"hosts": {lab.hosts[0].name: None}}
     return {
-        "sparks": {
-            "hosts": {host.name: None for host in lab.hosts},
-            "vars": {
-                "ansible_ssh_common_args": f"-F {lab.state}/ssh_config",
-                "ansible_control_path_dir": f"{lab.state}/cp",
-                "spark_checkpoint_dir": "/data/checkpoint",
-                "spark_engram_dir": "/data/engram",
-                **_SCALED_DOWN,
-            },
+        "all": {
+            "vars": {**access, "router_cells": list(cells)},
+            "children": {"spark_cells": {"children": cells}, "spark_routers": routers},
         }
     }
 

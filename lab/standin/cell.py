@@ -23,7 +23,7 @@ from lab.system import write_atomic
 
 ROWS = (20_003, 20_011)
 _MARKER = "NCCL_SWITCHLESS_RING_ONLY"
-_TOPOLOGIES = ("pair", "triangle", "switch")
+_TOPOLOGIES = {"pair": "pair", "pairs": "pair", "triangle": "triangle", "switch": "switch"}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -35,7 +35,8 @@ def prepare(lab: Lab, rows: Sequence[int] = ROWS) -> Path:
     told |= {name: known[name] for name in ("repository", "served_name")}
     checkpoint.write_facts(lab.state / "model.yml", told)
     nfs = lab.backend == "vm"
-    for host in lab.hosts[:1] if nfs else lab.hosts:
+    heads = [hosts[0] for hosts in lab.cells.values()]
+    for host in heads if nfs else lab.hosts:
         checkpoint.put(lab, host, model)
     nccl = lab.state / "libnccl.so.2"
     nccl.write_bytes(library("STAND-IN, computes nothing", _MARKER, machine=platform.machine()))
@@ -47,7 +48,7 @@ def prepare(lab: Lab, rows: Sequence[int] = ROWS) -> Path:
 def _variables(lab: Lab, nfs: bool) -> dict[str, Any]:
     machine = platform.machine()
     return {
-        "spark_topology": lab.cabling if lab.cabling in _TOPOLOGIES else "ring",
+        "spark_topology": _TOPOLOGIES.get(lab.cabling, "ring"),
         "spark_model": str(lab.state / "model.yml"),
         "spark_weights_mode": "nfs" if nfs else "local",  # containers have no kernel NFS
         "spark_settings": {

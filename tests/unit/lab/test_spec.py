@@ -148,3 +148,20 @@ def test_the_inventory_in_the_repository_is_that_of_the_default_lab() -> None:
         # in the repository the lab's name comes from the environment
         assert re.search(rf"'LAB_NAME', default='lab'\) }}}}/{tail}$", written["vars"].pop(name))
     assert written["vars"] == made["vars"]
+
+
+def test_a_lab_of_several_cells_has_a_group_for_each_and_a_router() -> None:
+    lab = Lab("two", 1, hosts_wanted=4, cabling="pairs")
+    cells = {name: [host.name for host in hosts] for name, hosts in lab.cells.items()}
+    assert cells == {"cell_a": ["spark1", "spark2"], "cell_b": ["spark3", "spark4"]}
+    found = ssh.inventory(lab)["all"]
+    assert found["vars"]["router_cells"] == ["cell_a", "cell_b"]
+    assert found["children"]["spark_cells"]["children"]["cell_b"] == {
+        "hosts": {
+            "spark3": {"ansible_host": "10.98.1.13"},
+            "spark4": {"ansible_host": "10.98.1.14"},
+        },
+        "vars": {"spark_group": "cell_b", "spark_fabric_cell": 1},
+    }
+    assert found["children"]["spark_routers"] == {"hosts": {"spark1": None}}
+    assert list(Lab("one", 1).cells) == list(ssh.inventory(Lab("one", 1))) == ["sparks"]
