@@ -8,6 +8,7 @@
 It needs the standard library only and is installed on the node with what it imports:
 
     recovery.pyz look CELL    on the head: ask the cell, note how it is, and restart it if allowed
+    recovery.pyz reach CELL   on the head: say which ranks the key does not reach
     recovery.pyz rank CELL    on a worker: what the head's key may do, and no more; the verb
                               (evidence, stop or start) is the command that ssh was asked to run
 """
@@ -126,6 +127,12 @@ class Watch:
     def _everywhere(names: Sequence[str], act: Callable[[str], T]) -> list[T]:
         with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
             return list(pool.map(act, names))
+
+    def unreachable(self) -> list[str]:
+        """The ranks that do not answer the key of the head."""
+        names = self._names[1:]
+        found = self._everywhere(names, lambda name: self._evidence(name, {}))
+        return [name for name, one in zip(names, found, strict=True) if one is None]
 
     # --- ranks -----------------------------------------------------------------------------------
 
@@ -293,13 +300,21 @@ def main(arguments: Iterable[str]) -> int:
     if len(words) == 2 and words[0] == "rank":
         asked = os.environ.get("SSH_ORIGINAL_COMMAND", "")
         return obey(words[1], asked, run_command, print_line)
-    if len(words) == 2 and words[0] == "look":
+    if len(words) == 2 and words[0] in ("look", "reach"):
         path = SETTINGS.format(cell=words[1])
         settings = node.read_json(path)
         if settings is None:
             sys.stderr.write(f"{path} cannot be read; next: run the playbook recover\n")
             return 78
-        Watch(settings).look()
-        return 0
+        watch = Watch(settings)
+        if words[0] == "look":
+            watch.look()
+            return 0
+        missing = watch.unreachable()
+        for name in missing:
+            print_line(
+                f"{name} does not answer the key of the watch; next: journalctl -u ssh there"
+            )
+        return 1 if missing else 0
     sys.stderr.write(__doc__ or "")
     return 2

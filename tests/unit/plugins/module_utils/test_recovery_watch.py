@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils import (
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Command
 
+from tests.unit import ranks
 from tests.unit.plugins.module_utils.test_recovery import DIED, FRESH, LINK, RANK, SILENT, STOPPED
 
 HOSTS = ["spark1", "spark2", "spark3"]
@@ -363,3 +368,166 @@ def test_a_worker_has_no_timer(tmp_path: Path) -> None:
     watch = _recovery_install.Installation("sparks", Systemd(tmp_path), str(tmp_path))
     actions, _diff, _note = watch.present({}, interval=0, at_boot=False, really=True)
     assert [action for action in actions if "watch" in action] == []
+
+
+# --- what a node tells ----------------------------------------------------------------------------
+
+
+class Rank:
+    """A node with the rank of `tests.unit.ranks`, whose unit and starter say what a test wants."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        ranks.node(root)
+        self.settings = ranks.settings(gid=None, gpu="none")
+        self.put("etc/sparkfleet/sparks/rank.json", json.dumps(self.settings))
+        self.state = "active"
+        self.told: dict[str, Any] = {"stage": "running", "settings": "x", "started": 5.0, "pid": 0}
+
+    def put(self, path: str, text: str) -> None:
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def run(self, argv: Sequence[str]) -> Command:
+        if argv[0] == "systemctl":
+            return Command(0, f"LoadState=loaded\nActiveState={self.state}\nExecMainStatus=1\n", "")
+        return Command(1, "", "no such container")
+
+    def evidence(self, **options: Any) -> dict[str, Any]:
+        self.put("run/sparkfleet/sparks/rank.json", json.dumps(self.told))
+        return _recovery_node.evidence("sparks", self.run, root=str(self.root), **options)
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
+    monkeypatch.setattr(_recovery_node, "_silent", lambda _settings: "")
+    return Rank(tmp_path)
+
+
+def test_a_rank_that_runs_has_nothing_to_tell(rank: Rank) -> None:
+    found = rank.evidence()
+    assert found["installed"] is True
+    assert (found["unit"]["state"], found["stage"], found["started"]) == ("active", "running", 5.0)
+    assert found["causes"] == found["notes"] == found["fatals"] == []
+
+
+def test_a_node_without_a_rank_says_so(tmp_path: Path) -> None:
+    found = _recovery_node.evidence(
+        "sparks", lambda _argv: Command(0, "LoadState=not-found\n", ""), root=str(tmp_path)
+    )
+    assert found["installed"] is False
+    assert found["causes"] == []
+
+
+def test_a_lost_table_and_a_full_disk_are_causes(rank: Rank) -> None:
+    (rank.root / "srv/engram/engram-l1-r1of4.bin").unlink()
+    found = rank.evidence(disk_least=1 << 60)
+    codes = {cause["code"]: cause["message"] for cause in found["causes"]}
+    assert set(codes) == {"engram-missing", "disk-full"}
+    assert "expected" in codes["disk-full"]
+    assert "next: du -xh" in codes["disk-full"]
+
+
+def test_what_the_log_says_is_told_of_a_start_that_was_not_stopped(rank: Rank) -> None:
+    rank.put("var/log/sparkfleet/sparks-rank.log", "CUDA out of memory\n")
+    fatals = [
+        {"name": "oom", "pattern": "out of memory", "cause": "c", "remedy": "r", "weak": False},
+        {"name": "weak", "pattern": "CUDA", "cause": "", "remedy": "", "weak": True},
+    ]
+    rank.state = "failed"
+    rank.told.update(stage="ended", ended=7.0, problems=["exit status 1"])
+    found = rank.evidence(fatals=fatals)
+    assert [fatal["name"] for fatal in found["fatals"]] == ["oom"]
+    assert (found["ended"], found["problems"]) == (7.0, ["exit status 1"])
+    rank.told.update(stage="stopped")
+    assert rank.evidence(fatals=fatals)["fatals"] == []
+
+
+def test_a_slot_that_moved_is_noted_while_it_runs(rank: Rank, monkeypatch: Any) -> None:
+    monkeypatch.setattr(
+        _recovery_node, "_links", lambda *_what: {"causes": [], "slots": {"rocep1s0f0": 5}}
+    )
+    rank.told["gids"] = {"rocep1s0f0": 3}
+    moved = "the GID of rocep1s0f0 moved from slot 3 to 5, for its next start"
+    assert rank.evidence()["notes"] == [moved]
+    rank.state = "failed"
+    assert rank.evidence()["notes"] == []
+
+
+def test_a_link_is_named_with_the_other_end_of_its_cable(rank: Rank) -> None:
+    rank.settings.update(gid=ranks.settings()["gid"])
+    rank.put("etc/sparkfleet/sparks/rank.json", json.dumps(rank.settings))
+    (rank.root / "sys/class/infiniband").mkdir(parents=True)
+    causes = rank.evidence()["causes"]
+    assert causes
+    assert all("found" in cause["message"] for cause in causes)
+
+
+# --- the canary -----------------------------------------------------------------------------------
+
+
+class Engine(BaseHTTPRequestHandler):
+    """Answers, or sleeps, or counts tokens, by what the class is told."""
+
+    sleeps = 0.0
+    tokens = 10
+
+    def log_message(self, *_what: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(self.sleeps)
+        message = {"role": "assistant", "content": "yes"}
+        self._send(json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}))
+
+    def do_GET(self) -> None:
+        self._send(
+            f'sglang:num_running_reqs{{model_name="m"}} 1.0\n'
+            f'sglang:prompt_tokens_total{{model_name="m"}} {self.tokens}\n'
+            f'sglang:generation_tokens_total{{model_name="m"}} 5\n'
+        )
+
+    def _send(self, text: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+
+@pytest.fixture
+def engine() -> Iterator[tuple[type[Engine], int]]:
+    class Own(Engine):
+        pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Own, server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_completion_is_what_counts(engine: tuple[type[Engine], int]) -> None:
+    _handler, port = engine
+    found = _recovery_node.ask(port, "m", 5)
+    assert found["answered"] is True
+    assert 0 < found["seconds"] < 5
+
+
+def test_an_engine_that_is_late_tells_how_far_it_is(engine: tuple[type[Engine], int]) -> None:
+    handler, port = engine
+    handler.sleeps = 1.0
+    begun = time.monotonic()
+    found = _recovery_node.ask(port, "m", 0.2, tries=2)
+    assert time.monotonic() - begun < 3
+    assert (found["answered"], found["counter"]) == (False, 15.0)
+    assert "no complete answer" in found["detail"]
+
+
+def test_nobody_listening_is_not_asked_again() -> None:
+    found = _recovery_node.ask(9, "m", 5, tries=3)
+    assert (found["answered"], found["counter"]) == (False, None)
+    assert "nothing listens" in found["detail"]
