@@ -4,7 +4,8 @@ SHELL := /bin/bash
 .ONESHELL:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vm lint types unit sanity docs-lint test-lab test-stages test-vm-cell test-arguments test-engine \
+.PHONY: help setup demo test test-vm lint types unit sanity sanity-all docs docs-browser dist importer docs-lint test-lab \
+  test-stages test-vm-cell test-arguments test-engine \
   bench-packing bench-packing-full format lab-down clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -62,6 +63,18 @@ unit: setup ## unit and conventions tests: no lab, no root, no network
 
 sanity: setup ## ansible-test sanity on the built and installed collection
 	@$(step) 'ansible-test sanity' -- python tools/installed.py sanity
+
+docs: setup ## the documentation as a site in .cache/docs/site, no warning allowed; looked at in a browser by docs-browser
+	@$(step) documentation -- python -m tools.docs
+
+docs-browser: docs ## open every page of the site once in Chromium, which is installed when missing
+	@$(step) 'documentation in a browser' --junit .cache/junit/docs.xml -- pytest tests/docs/test_site.py
+
+dist: setup ## the artifact of the last commit in .cache/dist, installed into an empty environment and used
+	@$(step) 'artifact' --junit .cache/junit/dist.xml -- pytest tests/dist
+
+importer: setup ## galaxy-importer on the artifact of the last commit
+	@$(step) galaxy-importer -- python -m tools.dist importer
 
 docs-lint: setup ## changelog, documentation and playbook names of the installed collection
 	@$(step) 'documentation and playbooks, installed' -- python tools/installed.py docs syntax

@@ -7,6 +7,7 @@ the named check there. So nothing passes only because it lies in a checkout.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ EXPECTED = {
     "README.md",
     "changelogs",
     "docs",
+    "extensions",
     "meta",
     "playbooks",
     "plugins",
@@ -45,13 +47,29 @@ def call(*command: str, cwd: Path, env: dict[str, str]) -> None:
         raise CheckError(f"{command[0]} ended with exit code {returncode}")
 
 
-def install(base: Path, env: dict[str, str]) -> Path:
-    """Build the artifact, install it below ``base`` and return the installed collection's path."""
+def environment(base: Path) -> dict[str, str]:
+    """The environment of a user who has nothing but what is installed below ``base``."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    env["ANSIBLE_CONFIG"] = str(base / "ansible.cfg")  # nobody's settings
+    (base / "ansible.cfg").touch()
+    env["ANSIBLE_COLLECTIONS_PATH"] = str(base)
+    return env
+
+
+def version(collection: Path) -> str:
+    """The version of an installed collection."""
+    manifest = json.loads((collection / "MANIFEST.json").read_text(encoding="utf-8"))
+    return str(manifest["collection_info"]["version"])
+
+
+def install(base: Path, env: dict[str, str], source: Path = ROOT) -> Path:
+    """Build the artifact of ``source``, install it below ``base``, return the collection there."""
     call(
         "ansible-galaxy",
         "collection",
         "build",
-        str(ROOT),
+        str(source),
         "--output-path",
         str(base),
         cwd=base,
@@ -97,8 +115,8 @@ def sanity(collection: Path, env: dict[str, str]) -> None:
         )
     (collection / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "config.yml", collection / "tests")
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    call("ansible-test", "sanity", "--color", "no", "--python", version, cwd=collection, env=env)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    call("ansible-test", "sanity", "--color", "no", "--python", python, cwd=collection, env=env)
 
 
 def docs(collection: Path, env: dict[str, str]) -> None:
@@ -135,11 +153,7 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="sparkfleet-installed-") as directory:
         base = Path(directory).resolve()
-        env = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
-        env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-        env["ANSIBLE_CONFIG"] = str(base / "ansible.cfg")  # nobody's settings
-        (base / "ansible.cfg").touch()
-        env["ANSIBLE_COLLECTIONS_PATH"] = str(base)
+        env = environment(base)
         try:
             collection = install(base, env)
             for name in names:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -14,7 +15,10 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.sparkfleet.cluster.plugins.filter.fabric_diagram import fabric_diagram
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._plain import plain
-from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import default_path
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import (
+    default_path,
+    write_whole,
+)
 from ansible_collections.sparkfleet.cluster.plugins.plugin_utils._cell_page import page
 from ansible_collections.sparkfleet.cluster.plugins.plugin_utils._report_file import keep
 
@@ -92,8 +96,8 @@ class ActionModule(ActionBase):
         )
         told = json.dumps({"format": FORMAT, "cell": cell, "parts": remembered}) + "\n"
         result["files"] = keep(path, text, "The page is not written")
-        if result["files"]:
-            keep(memory, told)
+        with contextlib.suppress(OSError):  # the next page then tells less
+            write_whole(memory, told)
         return result
 
 

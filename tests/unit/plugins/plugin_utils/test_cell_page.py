@@ -241,6 +241,7 @@ def test_pages_take_what_a_run_did_not_find_from_the_last_reports(tmp_path: Path
     (reports / "preflight-sparks.json").write_text(json.dumps({"format": 1, **preflight()}))
     (reports / "verify-sparks.json").write_text(json.dumps({"format": 99, **verification()}))
     run = play(tmp_path, verify=verification("timed out")).assert_ok()
+    assert run.output.count("Report: ") == 1
     assert f"Report: {where}" in run.output
     second = Page(where.read_text(encoding="utf-8"))
     assert "Ranks (found 20" in second.text
@@ -258,4 +259,3 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "page.html").mkdir()
     run = play(tmp_path, path=str(tmp_path / "page.html")).assert_ok()
     assert "The page is not written" in run.output
-    assert not (tmp_path / "page.json").exists()

@@ -1,0 +1,258 @@
+# Copyright (c) 2026, the sparkfleet.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pages keep to what there is: links, variables, playbooks, commands and generated tables.
+
+UPDATE_GOLDEN=1 writes generated tables anew. Blocks of commands are marked console. A comment
+before one says on what it runs: `on: sparks` is held here to inventory and syntax, `on: head`
+is typed on a node. Every other block is run by a test, which CHECKED names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.playbook import ROOT, ansible_env
+
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "roles").glob("*/README.md"),
+    ]
+)
+# Every host that a page sends its reader to.
+ELSEWHERE = {"github.com"}
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^(```+)(\S*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"(?:<!-- on: (\w+) -->\n)?^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARKED = ("README.md", "docs/quick-start.md")
+# What a command without a mark begins with, and the test that runs it.
+CHECKED = {
+    "make": "test_a_command_is_one_that_there_is",
+    "ansible-galaxy collection": "tests/dist/test_dist.py",
+    "ansible-doc": "tests/dist/test_dist.py",
+    "ansible-playbook sparkfleet.cluster": "tests/dist/test_dist.py",
+}
+PROFILES = ROOT / "roles/sglang/files/profiles"
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code, in which nothing is a link."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of headings, as forges and the site make them."""
+    found = set()
+    for heading in re.findall(r"^#+ +(.+)$", prose(page), re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return found
+
+
+@each_page
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(prose(page)):
+        if target.startswith("https://"):
+            assert target.split("/")[2] in ELSEWHERE, f"{target} leads to a host that is not listed"
+            continue
+        place, _hash, anchor = target.partition("#")
+        path = (page.parent / place).resolve() if place else page
+        assert path.exists(), f"{target} is not there"
+        assert path.is_relative_to(ROOT)
+        if anchor:
+            assert anchor in anchors(path), f"{place or page.name} has no heading #{anchor}"
+
+
+@each_page
+def test_pages_begin_with_their_only_title(page):
+    text = prose(page)
+    assert text.startswith("# ")
+    assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
+
+
+def known_variables() -> set[str]:
+    found: set[str] = set()
+    for path in (ROOT / "roles").glob("*/meta/argument_specs.yml"):
+        spec = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]
+        for entry in spec.values():
+            found |= set(entry["options"])
+    return found
+
+
+def known_settings() -> set[str]:
+    found: set[str] = set()
+    for path in PROFILES.glob("*.yml"):
+        found |= set(yaml.safe_load(path.read_text(encoding="utf-8")).get("settings", {}))
+    return found
+
+
+@pytest.mark.parametrize("name", ["migration", "operations", "quick-start", "troubleshooting"])
+def test_guides_name_variables_that_there_are(name):
+    text = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+    variables = known_variables()
+    roles = sorted({path.parents[1].name for path in ROOT.glob("roles/*/meta/argument_specs.yml")})
+    begun = re.compile(rf"\b(?:{'|'.join(roles)})_[a-z_]+\b")
+    modules = {path.stem for path in (ROOT / "plugins/modules").glob("*.py")}
+    assert set(begun.findall(text)) <= variables | modules | set(roles)
+
+
+def test_the_migration_names_settings_that_there_are():
+    text = (ROOT / "docs/migration.md").read_text(encoding="utf-8")
+    named = set()
+    for row in re.findall(r"\| settings? (`.*`)", text):
+        named |= set(re.findall(r"`([a-z_]+)`", row))
+    assert named
+    assert named <= known_settings()
+
+
+@each_page
+def test_playbooks_that_are_named_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"ansible-playbook sparkfleet\.cluster\.(\w+)", text))
+    named |= set(re.findall(r"playbooks/([a-z_]+)\.yml", text))
+    assert named <= {path.stem for path in (ROOT / "playbooks").glob("*.yml")}
+
+
+@pytest.mark.parametrize("page", MARKED)
+def test_a_verb_is_a_playbook(page):
+    """The first column of tables that tell what playbooks do."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for table in re.findall(r"^\| playbook \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", text, re.MULTILINE):
+        for row in table.splitlines():
+            for name in re.findall(r"`(\w+)`", row.split("|")[1]):
+                assert (ROOT / f"playbooks/{name}.yml").exists(), name
+
+
+def commands() -> Iterator[tuple[str, str, str]]:
+    for page in MARKED:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for place, block in CONSOLE.findall(text):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.strip():
+                    yield page, place, line
+
+
+def targets() -> set[str]:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z-]+):.*## ", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("page", "place", "line"), list(commands()))
+def test_a_command_is_one_that_there_is(page, place, line, tmp_path):
+    words = shlex.split(line, comments=True)
+    if place == "head":
+        return
+    if words[0] == "make":
+        assert words[1] in targets()
+        shown = ["make", "--dry-run", "--no-print-directory", *words[1:]]
+        subprocess.run(shown, cwd=ROOT, check=True, capture_output=True)
+    elif words[0] == "ansible-playbook" and not words[1].startswith("sparkfleet."):
+        assert place == "sparks", f"{page}: {line}: a mark tells on what this runs"
+        subprocess.run(
+            [*words, "--syntax-check"],
+            cwd=ROOT,
+            env=ansible_env(tmp_path),
+            check=True,
+            capture_output=True,
+        )
+    else:
+        begin = [start for start in CHECKED if line.startswith(start)]
+        assert begin, f"{page}: no test runs {line!r}"
+        assert (ROOT / CHECKED[begin[0]]).exists()
+        assert line in (ROOT / CHECKED[begin[0]]).read_text(encoding="utf-8")
+
+
+def table(*rows: list[str]) -> str:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "".join(
+        f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |\n"
+        for line in lines
+    )
+
+
+def signatures() -> str:
+    """What a boot is held against, of every profile."""
+    found: dict[str, tuple[str, str]] = {}
+    for path in sorted(PROFILES.glob("*.yml")):
+        profile = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name, entry in profile.get("fatals", {}).items():
+            found[name] = (entry["cause"], entry["remedy"])
+    return table(["signature", "cause", "remedy"], *([name, *told] for name, told in found.items()))
+
+
+def fetched() -> str:
+    """What roles bring from outside, from their own pins."""
+    rows = []
+    for path in sorted((ROOT / "roles/spark/files/models").glob("*.yml")):
+        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+        pin = f"revision `{facts['revision']}`"
+        check = "index, headers and sizes, always; hashes with `checkpoint_hashes`"
+        rows.append([f"checkpoint of `{facts['repository']}`", "`checkpoint`", pin, check])
+    lock = ROOT / "roles/checkpoint/files/requirements.txt"
+    rows.append(["the hub's downloader", "`checkpoint`", "versions and hashes below", "pip"])
+    assert "--hash=sha256:" in lock.read_text(encoding="utf-8")
+    builds: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(PROFILES.glob("*.yml")):
+        build = yaml.safe_load(path.read_text(encoding="utf-8")).get("image", {}).get("build", {})
+        if "commit" in build:
+            builds.setdefault((build["repository"], build["commit"]), []).append(path.stem)
+    for repository, commit in builds:
+        rows.append([f"image, from {repository}", "`sglang_image`", f"commit `{commit}`", "git"])
+    nccl = yaml.safe_load((ROOT / "roles/nccl/defaults/main.yml").read_text(encoding="utf-8"))
+    commit = nccl["nccl_build_commit"]
+    source = f"NCCL, from {nccl['nccl_build_repository']}, with `nccl_source: build`"
+    rows.append([source, "`nccl`", f"commit `{commit}`", "git; patches by SHA-256"])
+    url = ["NCCL, from your `nccl_url`", "`nccl`", "`nccl_sha256`, which is required", "SHA-256"]
+    return table(["what", "role", "pinned by", "checked by"], *rows, url)
+
+
+def downloader() -> str:
+    lock = (ROOT / "roles/checkpoint/files/requirements.txt").read_text(encoding="utf-8")
+    rows = []
+    for entry in lock.replace("\\\n", " ").splitlines():
+        if entry.strip() and not entry.startswith("#"):
+            name, hashes = entry.split("==")[0], re.findall(r"--hash=sha256:(\w{64})", entry)
+            assert hashes, f"{name} is not pinned by a hash"
+            version, _semicolon, when = entry.split("--hash")[0].split("==", 1)[1].partition(";")
+            condition = f"`{when.strip()}`" if when.strip() else ""
+            rows.append([name, version.strip(), condition, str(len(hashes))])
+    return table(["package", "version", "where", "hashes"], *rows)
+
+
+@pytest.mark.parametrize(
+    ("page", "make"),
+    [("troubleshooting", signatures), ("fetched", fetched), ("fetched", downloader)],
+)
+def test_a_table_is_that_of_its_source(page, make):
+    path = ROOT / f"docs/{page}.md"
+    text = path.read_text(encoding="utf-8")
+    mark = f"<!-- {make.__name__} -->\n"
+    assert text.count(mark) == 1
+    before, _mark, rest = text.partition(mark)
+    _old, end, after = rest.partition("<!-- end -->\n")
+    wanted = f"{before}{mark}\n{make()}\n{end}{after}"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(wanted, encoding="utf-8")
+        text = wanted
+    assert text == wanted, f"the table {make.__name__} is out of date; next: UPDATE_GOLDEN=1"
+
+
+def test_every_picture_of_the_quick_start_is_one_that_is_drawn():
+    """The pictures themselves are held against the renderer in test_fabric_picture.py."""
+    text = (ROOT / "docs/quick-start.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"\(pictures/([\w-]+)\.svg\)", text))
+    drawn = {path.stem for path in (ROOT / "docs/pictures").glob("*.svg")}
+    assert {"pair", "triangle", "ring-of-4", "switch-of-4"} <= shown <= drawn
