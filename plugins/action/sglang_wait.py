@@ -68,6 +68,7 @@ class ActionModule(ActionBase):
         expected = hosts if forks >= len(hosts) else []
         begun = time.monotonic()
         shown, shown_at = "", 0.0
+        answered = None  # when the head did for the first time; every look asks it anew
         while True:
             looked = time.time()
             seen: dict[str, Any] = self._execute_module(
@@ -77,6 +78,8 @@ class ActionModule(ActionBase):
             )
             if seen.get("failed") or seen.get("unreachable"):
                 return {**result, **seen}
+            answered = answered or seen["answered"]
+            seen["answered"] = seen["answered"] and answered
             write_whole(str(board / host), json.dumps({**seen, "looked": looked}))
             ranks = self._read(board)
             elapsed = time.monotonic() - begun

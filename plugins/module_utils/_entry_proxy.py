@@ -482,8 +482,8 @@ class Entry:
             raise _Refused(
                 "serving",
                 f"{what} makes systemd read its units again, which takes the GPU from a running "
-                f"container, and {ranks[0] + ' serves' if ranks else unknown}. Stop the ranks first, or set up the entry "
-                "with force",
+                f"container, and {ranks[0] + ' serves' if ranks else unknown}. Stop the ranks "
+                "first, or set up the entry with force",
             )
 
     def _free(self, settings: config.Settings, unit: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._engine_boot import STAGES
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._rank_verdict import fold_sentences
 
 _GRACE = 20.0  # seconds that required lines may be late once the head has answered
@@ -60,7 +61,8 @@ def judge(
         late = {host: lines for host, lines in late.items() if lines}
         if not late:
             return Verdict("ready", {}, notes)
-        if max(one["time"] for one in ranks.values()) - min(answered) > _GRACE:
+        grace = max(one["time"] for one in ranks.values()) - min(answered)
+        if grace > _GRACE or elapsed > timeout:
             return Verdict("failed", late, notes)
     if elapsed > timeout:
         return Verdict("failed", _slow(ranks, expected, timeout), notes)
@@ -150,18 +152,36 @@ def _notes(host: str, one: Mapping[str, Any]) -> list[str]:
 def _slow(
     ranks: Mapping[str, Mapping[str, Any]], expected: Sequence[str], timeout: float
 ) -> dict[str, list[str]]:
+    """Every rank, the one that is furthest behind first; the others may only wait for it."""
     found: dict[str, list[str]] = {}
-    for host in expected:
+    for host in sorted(expected, key=lambda host: _place(ranks.get(host))):
         one = ranks.get(host)
         if one is None:
             found[host] = [f"{host} said nothing within {timeout:g} s"]
             continue
+        lack = f", with {one['unjoined']}" if _waits_for_others(one) and one["unjoined"] else ""
         line = (
             f"rank {one['rank']} ({host}) is not ready after {timeout:g} s; it got as far as: "
-            f"{stage_text(one)}"
+            f"{stage_text(one)}{lack}"
         )
         found[host] = [line, *(f"    {text}" for text in one["tail"][-3:])]
+    first, *others = found
+    found[first] += [found[host][0] for host in others]
     return found
+
+
+def _waits_for_others(one: Mapping[str, Any]) -> bool:
+    return bool(one["log"]["stage"]["name"] == "rendezvous")
+
+
+def _place(one: Mapping[str, Any] | None) -> tuple[int, bool]:
+    """How far a rank got."""
+    if one is None:
+        return -2, False
+    names = [name for name, _pattern in STAGES]
+    stage = one["log"]["stage"]["name"]
+    reached = names.index(stage) if stage in names else -1
+    return reached, not (_waits_for_others(one) and one["unjoined"])
 
 
 def stage_text(one: Mapping[str, Any]) -> str:

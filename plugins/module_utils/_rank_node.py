@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _engine_boot, _rank
@@ -22,7 +22,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._image_facts import image_facts
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._rank_settings import unit_name
 
-_LISTEN = "0A"  # of /proc/net/tcp
+_LISTEN, _JOINED = "0A", "01"  # of /proc/net/tcp
 _UNIT_PROPERTIES = (
     "LoadState",
     "ActiveState",
@@ -201,15 +201,34 @@ def _ports(settings: Mapping[str, Any], root: str) -> list[dict[str, str]]:
 
 def listening(root: str = "/") -> set[int]:
     """The TCP ports somebody listens on."""
-    found = set()
+    return {here for here, _there, state in _sockets(root) if state == _LISTEN}
+
+
+def _unjoined(settings: Mapping[str, Any], root: str) -> str:
+    """What a rank lacks to meet the others, empty where it lacks nothing.
+
+    torch.distributed keeps a connection of every rank to the store at the init address.
+    """
+    port = settings["rendezvous_port"]
+    if settings["ranks"] == 1:
+        return ""
+    if settings["head"]:
+        return "" if port in listening(root) else f"nobody listens on TCP port {port}"
+    joined = any(there == port and state == _JOINED for _here, there, state in _sockets(root))
+    return "" if joined else f"no connection to TCP port {port} of the head"
+
+
+def _sockets(root: str) -> Iterator[tuple[int, int, str]]:
+    """Local port, remote port and state of every TCP socket."""
     for name in ("tcp", "tcp6"):
         try:
             with open(os.path.join(root, "proc/net", name), encoding="ascii") as stream:
                 rows = [line.split() for line in stream.readlines()[1:]]
         except OSError:
             continue
-        found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTEN}
-    return found
+        for row in rows:
+            here, there = (int(end.rpartition(":")[2], 16) for end in row[1:3])
+            yield here, there, row[3]
 
 
 def equal_facts(settings: Mapping[str, Any], root: str = "/") -> dict[str, str]:
@@ -311,7 +330,8 @@ def boot_facts(
     Returns:
         `rank`, `head`, `state` and `status` of the unit, `problems` (sentences of the starter),
         `ended` (when it ended, None if it did not), `log` (as ``examine``), `log_path`, `tail` (the
-        last lines), `limit_problem` and `limit_note`.
+        last lines), `unjoined` (what it lacks to meet the others, empty for nothing),
+        `limit_problem` and `limit_note`.
     """
     unit = unit_facts(settings["cell"], run)
     told = _told(settings["cell"], root)
@@ -340,6 +360,7 @@ def boot_facts(
         "log": log,
         "log_path": path,
         "tail": lines,
+        "unjoined": _unjoined(settings, root),
         **_limits(settings, int(told.get("pid") or 0) if unit["active"] else 0, root),
     }
 

@@ -105,6 +105,10 @@ tail:
   returned: always
   type: list
   elements: str
+unjoined:
+  description: What it lacks to meet the other ranks, a connection to the head; empty for nothing.
+  returned: always
+  type: str
 answered:
   description: When the head answered, in seconds of the epoch. V(null) if it did not, or is none.
   returned: always

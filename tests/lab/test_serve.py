@@ -314,7 +314,7 @@ def test_all_that_is_missing_is_told_before_anything_starts(ring: Cell) -> None:
         ),
         (
             "hang-in-rendezvous:1",
-            ["rank 1 (spark2) is not ready after 60 s", "got as far as: rendezvous"],
+            ["rank 1 (spark2) is not ready after 60 s", "with no connection to TCP port 20000"],
             {"ready_timeout": 60},
         ),
     ],
@@ -365,7 +365,7 @@ def test_other_topologies_serve(
     make_lab: Callable[..., LabUnderTest], tmp_path: Path, topology: str, hosts: int
 ) -> None:
     options = ("--bare", "--cabling", topology, "--hosts", str(hosts))
-    lab = make_lab(f"serve-{topology}", "containers", *options)
+    lab = make_lab(f"serve-{topology[:3]}", "containers", *options)
     cell = make_cell(lab, tmp_path, topology)
     assert_idempotent(SERVE, lab.inventory, *cell.words())
     assert cell.ask("What is 17 x 23?")["choices"][0]["message"]["content"] == "391"

@@ -380,6 +380,7 @@ def rank(number: int, text: str = GOOD, **changes: Any) -> dict[str, Any]:
         ),
         "log_path": "/var/log/x.log",
         "tail": text.splitlines()[-3:],
+        "unjoined": "",
         "limit_problem": "",
         "limit_note": "",
         "answered": 100.0 if head else None,
@@ -449,6 +450,8 @@ def test_proofs_may_be_late_but_not_missing():
     verdict = judge(rank(0), {**unproven, "time": 200.0})
     assert verdict.state == "failed"
     assert "does not show: packed tables (1 of 2 lines)" in verdict.problems["b"][0]
+    verdict = judge(rank(0), unproven, elapsed=61.0)  # and the head is not to blame
+    assert list(verdict.problems) == ["b"] and "does not show" in verdict.problems["b"][0]
 
 
 def test_lost_lines_are_unknown_and_no_failure():
@@ -492,6 +495,21 @@ def test_time_ends_every_wait_and_says_how_far_each_rank_got():
     assert "b said nothing within 60 s" in verdict.problems["b"][0]
 
 
+def test_the_rank_that_the_others_wait_for_is_told_first():
+    waiting = rank(0, "Init torch distributed begin.\n", answered=None)
+    missing = rank(1, "Init torch distributed begin.\n")
+    lack = missing["unjoined"] = "no connection to TCP port 20000 of the head"
+    verdict = judge(waiting, missing, elapsed=61.0)
+    assert list(verdict.problems) == ["b", "a"]
+    assert verdict.problems["b"] == [
+        f"rank 1 (b) is not ready after 60 s; it got as far as: rendezvous, with {lack}",
+        "    Init torch distributed begin.",
+        "rank 0 (a) is not ready after 60 s; it got as far as: rendezvous",
+    ]
+    behind = rank(1, "server_args=ServerArgs(x)\n")
+    assert list(judge(waiting, behind, elapsed=61.0).problems) == ["b", "a"]
+
+
 def test_progress_tells_ranks_together():
     loading = "server_args=ServerArgs(x)\n50% Completed | 24/48 [\n"
     told = {"a": rank(0, loading, answered=None), "b": rank(1, loading), "c": rank(2, "")}
@@ -529,6 +547,22 @@ def test_a_boot_is_read_from_the_file_of_this_start(tmp_path):
     )
     facts = boot(tmp_path, show("failed"))
     assert (facts["ended"], facts["problems"]) == (9.0, ["e"])
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "lack"),
+    [
+        (False, "0B01140A:9C40 0A01140A:4E20 01", ""),
+        (False, "0B01140A:9C40 0A01140A:4E20 02", "no connection to TCP port 20000 of the head"),
+        (False, "0B01140A:4E20 0A01140A:9C40 01", "no connection to TCP port 20000 of the head"),
+        (True, "0A01140A:4E20 00000000:0000 0A", ""),
+        (True, "0A01140A:22B8 00000000:0000 0A", "nobody listens on TCP port 20000"),
+    ],
+)
+def test_whether_a_rank_meets_the_others_is_read_from_the_kernel(tmp_path, head, row, lack):
+    (tmp_path / "proc/net").mkdir(parents=True)
+    (tmp_path / "proc/net/tcp").write_text(f"  sl local remote st\n 0: {row} 0:0\n")
+    assert boot(tmp_path, show(), head=head)["unjoined"] == lack
 
 
 def test_the_limit_of_the_engine_is_read_from_the_kernel(tmp_path):
