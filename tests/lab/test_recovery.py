@@ -329,3 +329,43 @@ def test_a_fault_that_stays_ends_at_the_bound(cell: Watched) -> None:
     cell.until("serving")
     assert cell.restarts() == before + 3
     assert cell.answers()
+
+
+def test_everything_is_removed_but_what_is_not_ours(cell: Watched) -> None:
+    """Last in this file: after it there is no cell."""
+    reset = ROOT / "playbooks/reset.yml"
+    stranger = "docker create --name stranger sparkfleet-standin:lab true"
+    cell.lab.everywhere(f"{stranger}; touch /etc/sparkfleet/router-keys")
+    look = f"""{STATE} docker ps --all --format '{{{{.Names}}}}'
+    find /data/checkpoint /data/engram /var/lib/sparkfleet/sglang -type f | sort | sha256sum"""
+    refused = cell.apply(reset)
+    assert refused.returncode != 0
+    assert "-e reset_confirmed=true" in refused.output
+    cell.lab.root(cell.head, f"systemctl stop {TIMER}")  # its state file is written all the time
+    foreseen = assert_check_changes_nothing(
+        reset, cell.lab.inventory, *cell.words(), witness=lambda: cell.lab.everywhere(look)
+    )
+    assert {note.task.rpartition(" : ")[2] for note in foreseen.changed} >= {
+        "Remove the watch",
+        "Remove the ranks",
+        "Remove settings, programs, state and logs",
+    }
+    cell.apply(reset, reset_confirmed=True).assert_ok()
+    left = cell.lab.everywhere(
+        "find /etc/sparkfleet /usr/local/lib/sparkfleet /var/lib/sparkfleet /var/log/sparkfleet "
+        "/etc/systemd/system/*sparkfleet* /etc/ssh/sshd_config.d/*sparkfleet* -not -type d; "
+        "grep -c sparkfleet /root/.ssh/authorized_keys; docker ps --all --format '{{.Names}}'; "
+        "ls /data/engram | wc -l; ls /data/checkpoint | grep -c safetensors; "
+        "docker image inspect -f ok sparkfleet-standin:lab"
+    )
+    for host, text in left.items():
+        count = [] if host == cell.head else ["0"]
+        words = text.split()
+        assert words[: 2 + len(count)] == ["/etc/sparkfleet/router-keys", *count, "stranger"], text
+        assert int(words[-3]) >= 2, text  # tables
+        assert int(words[-2]) > 0, text  # weights
+        assert words[-1] == "ok", text
+    cell.apply(reset, reset_confirmed=True).assert_ok().assert_unchanged()
+    cell.apply(reset, reset_confirmed=True, reset_shards=True, reset_weights=True).assert_ok()
+    gone = cell.lab.everywhere("ls /data/engram/*.bin /data/checkpoint 2>/dev/null || true")
+    assert set(gone.values()) == {""}

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import (
+    _rank,
     _recovery_install,
     _recovery_node,
     _recovery_watch,
@@ -453,6 +454,16 @@ def test_a_slot_that_moved_is_noted_while_it_runs(rank: Rank, monkeypatch: Any) 
     assert rank.evidence()["notes"] == [moved]
     rank.state = "failed"
     assert rank.evidence()["notes"] == []
+
+
+def test_a_start_notes_its_slots_where_they_can_be_had(tmp_path: Path) -> None:
+    said = {"devices": [{"hca": "rocep1s0f0", "gid_index": 3, "selected": True}]}
+    said["devices"].append({"hca": "mlx5_9", "gid_index": None, "selected": False})
+    program = tmp_path / "gid.py"
+    program.write_text(f"import sys; assert sys.argv[-1] == 'json'; print({json.dumps(said)!r})")
+    assert _rank.Rank._slots([sys.executable, str(program)]) == {"rocep1s0f0": 3}
+    program.write_text("print('no JSON')")
+    assert _rank.Rank._slots([sys.executable, str(program)]) == {}
 
 
 def test_a_link_is_named_with_the_other_end_of_its_cable(rank: Rank) -> None:
