@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-vm lint types unit sanity sanity-all docs docs-browser dist importer docs-lint test-lab \
   test-stages test-vm-cell test-arguments test-engine \
-  bench-packing bench-packing-full format lab-down clean
+  bench-packing bench-packing-full bench-planning bench-gids bench-no-change format lab-down clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export LC_ALL := C.UTF-8
@@ -64,6 +64,9 @@ unit: setup ## unit and conventions tests: no lab, no root, no network
 sanity: setup ## ansible-test sanity on the built and installed collection
 	@$(step) 'ansible-test sanity' -- python tools/installed.py sanity
 
+sanity-all: setup ## ansible-test sanity on core 2.19, 2.20 and 2.21, with Python 3.11, 3.12 and 3.13 where they are there
+	@$(step) 'ansible-test sanity, every core' -- python tools/sanity_all.py
+
 docs: setup ## the documentation as a site in .cache/docs/site, no warning allowed; looked at in a browser by docs-browser
 	@$(step) documentation -- python -m tools.docs
 
@@ -117,6 +120,16 @@ bench-packing: setup ## packing against dd and a numpy loop, on the disk of .cac
 
 bench-packing-full: setup ## one rank-layer of the real size: needs 26 GB of disk
 	@PYTHONPATH=collections $(step) 'packing, full size' -- python -m benchmarks.packing .cache/packing --full-size
+
+bench-planning: setup ## planning from 4 to 1,024 hosts
+	@PYTHONPATH=collections $(step) 'planning' -- python -m benchmarks.planning
+
+bench-gids: setup ## choosing the GIDs of a rank
+	@PYTHONPATH=collections $(step) 'GIDs' -- python -m benchmarks.gid_walk
+
+bench-no-change: export LAB_NAME ?= lab
+bench-no-change: setup ## a run that changes nothing, against the setup module, in the lab that make demo left
+	@$(step) 'no change' -- python -m benchmarks.no_change
 
 format: setup ## rewrite Python files the way `make lint` wants them
 	@ruff check --fix --quiet . || true

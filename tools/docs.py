@@ -36,7 +36,9 @@ copyright = "The sparkfleet.cluster contributors, GPL-3.0-or-later"
 version = release = "{version}"
 extensions = ["myst_parser", "sphinx_antsibull_ext"]
 html_theme = "furo"
-html_title = "sparkfleet.cluster {version}"
+html_title = "sparkfleet.cluster"
+html_css_files = ["site.css"]
+html_static_path = ["static"]
 html_show_sphinx = False
 html_copy_source = False
 highlight_language = "none"
@@ -145,6 +147,10 @@ def build() -> None:
         (source / "conf.py").write_text(CONF.format(version=version), encoding="utf-8")
         reference = source / "reference"
         reference.mkdir()
+        (source / "static").mkdir()
+        # The name of the collection in one line.
+        css = ".sidebar-brand-text { font-size: 1.2rem; }\n"
+        (source / "static" / "site.css").write_text(css, encoding="utf-8")
         (source / "ansible.rst").write_text(ELSEWHERE, encoding="utf-8")
         installed.call(
             *("antsibull-docs", "collection", "--use-current", "--squash-hierarchy"),

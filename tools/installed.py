@@ -24,15 +24,19 @@ EXPECTED = {
     "README.md",
     "changelogs",
     "docs",
+    "examples",
     "extensions",
     "meta",
     "playbooks",
     "plugins",
     "roles",
 }
-# ansible-test of core 2.19 bootstraps pip in its environments with a script it downloads from a
-# host of its own; a script lying here already is used instead, and Python brings pip along.
-PIP_BOOTSTRAP = Path.home() / ".ansible/test/cache/get_pip_24_2.py"
+# ansible-test bootstraps pip in its environments with a script it downloads from a host of its own;
+# a script lying here already is used instead, and Python brings pip along. Core 2.19 wants the
+# first, later ones the second.
+PIP_BOOTSTRAP = [
+    Path.home() / f".ansible/test/cache/get_pip_{version}.py" for version in ("24_2", "25_2")
+]
 
 
 class CheckError(Exception):
@@ -108,11 +112,12 @@ def lint(collection: Path, env: dict[str, str]) -> None:
 
 def sanity(collection: Path, env: dict[str, str]) -> None:
     """All of ansible-test's sanity tests, with the Python that runs us."""
-    if not PIP_BOOTSTRAP.exists():
-        PIP_BOOTSTRAP.parent.mkdir(parents=True, exist_ok=True)
-        PIP_BOOTSTRAP.write_text(
-            "import ensurepip\n\nensurepip.bootstrap(default_pip=True)\n", encoding="utf-8"
-        )
+    for script in PIP_BOOTSTRAP:
+        if not script.exists():
+            script.parent.mkdir(parents=True, exist_ok=True)
+            script.write_text(
+                "import ensurepip\n\nensurepip.bootstrap(default_pip=True)\n", encoding="utf-8"
+            )
     (collection / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "config.yml", collection / "tests")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
