@@ -31,11 +31,6 @@ options:
         leaves one alone.
     type: dict
     required: true
-  management:
-    description: Addresses of the hosts of the cell beside those of the fabric. Names are left out.
-    type: list
-    elements: str
-    default: []
   monitoring:
     description: Addresses and networks that read metrics.
     type: list
@@ -79,7 +74,6 @@ _value:
       type: str
 """
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -98,7 +92,6 @@ def fences_ruleset(
     plan: Any,
     host: str,
     ports: Any,
-    management: Any = (),
     monitoring: Any = (),
     clients: Any = (),
     more: Any = (),
@@ -112,7 +105,6 @@ def fences_ruleset(
             plan,
             str(host),
             ports={name: int(port) for name, port in plain(ports).items()},
-            management=[one for one in plain(management) if _is_address(one)],
             monitoring=plain(monitoring),
             clients=plain(clients),
         )
@@ -127,14 +119,6 @@ def fences_ruleset(
             f"fences_ruleset: {type(error).__name__} {error} in its arguments"
         ) from error
     return {"text": text, "mark": mark(text)}
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 class FilterModule:

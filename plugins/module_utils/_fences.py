@@ -37,7 +37,6 @@ def cell_fences(
     host: str,
     *,
     ports: Mapping[str, int],
-    management: Iterable[str] = (),
     monitoring: Iterable[str] = (),
     clients: Iterable[str] = (),
 ) -> list[Fence]:
@@ -47,7 +46,6 @@ def cell_fences(
         plan: the result of ``fabric_plan``.
         host: one of its hosts.
         ports: by use: engine, rendezvous, nfs, exporter, api; 0 leaves a port alone.
-        management: addresses of the cell's members beside those of the fabric.
         monitoring: who reads metrics, as addresses or networks.
         clients: who may reach the entry; if there are none, everybody may.
     """
@@ -61,7 +59,7 @@ def cell_fences(
     ]
     found = [Fence(ports["engine"], "engine", ())]
     if is_head:
-        found.append(Fence(ports["rendezvous"], "rendezvous", [*members, *management]))
+        found.append(Fence(ports["rendezvous"], "rendezvous", members))
         found.append(Fence(ports["nfs"], "nfs", list(own["nfs_client_sources"] or ())))
         if list(clients):
             found.append(Fence(ports["api"], "entry", list(clients)))

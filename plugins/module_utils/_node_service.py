@@ -48,8 +48,9 @@ class Wish(NamedTuple):
 
     Args:
         files: by path.
-        units: their texts, by name.
-        running: the units that start with the node and run now.
+        units: their texts, by name. What ``WantedBy`` in them says is made so.
+        running: the units that run now. Those of `units` end with the service; others are
+            somebody's, and only started.
         programs: the paths of programs it needs, with the package that brings each.
         tests: commands that try the files before they replace others; ``{folder}`` is where they
             are then, by their last names.
@@ -83,11 +84,11 @@ class Wish(NamedTuple):
 
     @property
     def links(self) -> list[str]:
-        """What makes systemd start the running units, without a word to its manager."""
+        """What makes systemd start units with others, without a word to its manager."""
         return [
             f"{UNITS}/{target}.wants/{name}"
-            for name in self.running
-            for line in _WANTED_BY.findall(self.units.get(name, ""))
+            for name, text in self.units.items()
+            for line in _WANTED_BY.findall(text)
             for target in line.split()
         ]
 
@@ -146,7 +147,7 @@ class NodeService:
         for name in wish.running:
             if not states[name].active:
                 actions.append(f"systemctl start {name}")
-            elif different or not current:
+            elif name in wish.units and (different or not current):
                 verb = "restart" if name in changed_units else "reload-or-restart"
                 actions.append(f"systemctl {verb} {name}")
         outcome = Outcome(actions, [self._diff(path) for path in different], packages)
@@ -232,7 +233,7 @@ class NodeService:
         """
         wish = self._wish
         states = self._states()
-        running = [name for name in wish.running if states[name].active]
+        running = [name for name in wish.running if name in wish.units and states[name].active]
         made = [*wish.links, *wish.everything, self._loaded, *wish.leavings]
         there = [path for path in made if os.path.lexists(self._place(path))]
         actions = [f"systemctl stop {name}" for name in running]

@@ -60,11 +60,13 @@ options:
         type: bool
         default: true
   units:
-    description: The texts of units, by their names.
+    description: The texts of units, by their names. What C(WantedBy) in them says is made so.
     type: dict
     default: {}
   running:
-    description: The units that start with the node, as their C([Install]) says, and run now.
+    description:
+      - The units that run now. Those of O(units) are stopped with O(state=absent). Others are only
+        started.
     type: list
     elements: str
     default: []

@@ -171,3 +171,14 @@ def test_absent_takes_everything_and_nothing_else(node: Node) -> None:
     left = [path for path in node.root.rglob("*") if not path.is_dir()]
     assert {path.name for path in left} == {"other", "tool"}
     assert node.service().absent(check=False).actions == []
+
+
+def test_a_unit_of_somebody_else_is_only_started(node: Node) -> None:
+    wish = Wish(files={"/etc/sparkfleet/a.conf": File("one")}, running=["other.service"])
+    service = NodeService("b", wish, node, str(node.root))
+    assert service.present(check=False, force=False).actions[-1] == "systemctl start other.service"
+    node.done.clear()
+    wish = wish._replace(files={"/etc/sparkfleet/a.conf": File("two")})
+    NodeService("b", wish, node, str(node.root)).present(check=False, force=False)
+    NodeService("b", wish, node, str(node.root)).absent(check=False)
+    assert node.done == []
