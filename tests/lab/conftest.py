@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,7 +15,10 @@ from tests.support.labs import LabUnderTest, lab_name
 
 @pytest.fixture(scope="session")
 def make_lab() -> Iterator[Callable[..., LabUnderTest]]:
-    """``make_lab(name, backend, *options_of_up)``: a lab that is gone after the session."""
+    """``make_lab(name, backend, *options_of_up)``: a lab that is gone after the session.
+
+    With LAB_KEEP=1 labs stay, for a look around and for the next session.
+    """
     made: list[LabUnderTest] = []
 
     def make(name: str, backend: str, *options: str) -> LabUnderTest:
@@ -24,5 +28,5 @@ def make_lab() -> Iterator[Callable[..., LabUnderTest]]:
         return lab
 
     yield make
-    for lab in made:
+    for lab in () if os.environ.get("LAB_KEEP") else made:
         lab.cli("down", check=False)

@@ -75,7 +75,7 @@ def test_gids_that_moved_are_found_after_a_reboot(ring: LabUnderTest, tmp_path: 
     ring.cli("gid-shift", "spark2", "rocep1s0f0")
     reboot(ring, "spark3")
     after = chosen(ring, "spark2", tmp_path)
-    assert after["gid_address"] == before["gid_address"] == "10.20.1.12"
+    assert after["gid_address"] == before["gid_address"] == "10.20.2.12"
     assert after["gid_index"] == before["gid_index"] + 1
     checked = settings(roce_fabric_state="checked", roce_fabric_measure="never")
     run_playbook(FABRIC, ring.inventory, *checked, timeout=900).assert_ok().assert_unchanged()
