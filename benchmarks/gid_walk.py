@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import platform
 import resource
 import runpy
 import statistics
@@ -25,6 +24,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "plugins/module_utils/_roce_gid.py"
@@ -64,7 +65,7 @@ def measure(sysfs: str, runs: int) -> dict[str, Any]:
     empty = [sys.executable, "-I", "-S", "-c", ""]
     run = functools.partial(subprocess.run, capture_output=True, check=True)
     return {
-        "python": platform.python_version(),
+        "machine": machine(),
         "hcas": len(roce_gids(sysfs)["devices"]),
         "runs": runs,
         "walk_and_choice": cost(lambda: roce_gids(sysfs), time.process_time, runs),

@@ -85,6 +85,7 @@ class ActionModule(ActionBase):
         links = _earlier(f"{report}.json", "fabric", times)
         if links:
             parts["fabric"], parts["plan"] = links["verdict"], links["plan"]
+        parts["benchmark"] = _earlier(default_path(f"benchmark-{cell}.json"), "benchmark", times)
         parts["hosts"] = parts["hosts"] or []
         text = page(
             cell,

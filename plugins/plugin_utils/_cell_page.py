@@ -83,7 +83,7 @@ def page(
         preflight: the result of preflight_report.
         fabric: the result of the link_verdict filter.
         verify: the result of openai_probe with checks, or its report.
-        benchmark: `runs`, each with `name`, `unit`, and `points` with `label` and `value`.
+        benchmark: the report of benchmark_report.
         head: the host with the entry.
         times: of parts that an earlier run found, when that was.
     """
@@ -134,6 +134,7 @@ def page(
         memory=_memory(launch),
         command=_command(launch),
         plots=list(_plots(benchmark)),
+        benchmark=benchmark,
     )
 
 
@@ -302,12 +303,24 @@ def _command(launch: Result | None) -> str:
 
 
 def _plots(benchmark: Result | None) -> Iterator[tuple[str, list[Bar]]]:
-    for run in (benchmark or {}).get("runs", ()):
-        top = max((point["value"] for point in run["points"]), default=0) or 1
-        yield (
-            f"{run['name']}, {run['unit']}",
-            [
-                Bar(point["label"], f"{point['value']:,.1f}", point["value"] / top)
-                for point in run["points"]
-            ],
-        )
+    """Bars for writing and for reading, in tokens per second."""
+    points = (benchmark or {}).get("points", ())
+    for kind, title, figure, label in (
+        ("decode", "Writing, all streams together", "total_tokens_per_second", _streams),
+        ("prefill", "Reading a prompt", "prefill_tokens_per_second", _prompt),
+    ):
+        told = [point for point in points if point["kind"] == kind and point.get(figure)]
+        top = max((point[figure] for point in told), default=1)
+        if told:
+            yield (
+                f"{title}, tokens/s",
+                [Bar(label(point), f"{point[figure]:,.1f}", point[figure] / top) for point in told],
+            )
+
+
+def _streams(point: Result) -> str:
+    return f"{point['streams']} stream{'s' * (point['streams'] != 1)}"
+
+
+def _prompt(point: Result) -> str:
+    return f"{point['prompt_tokens']:,.0f} tokens"

@@ -10,12 +10,15 @@ is typed on a node. Every other block is run by a test, which CHECKED names.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -232,9 +235,74 @@ def downloader() -> str:
     return table(["package", "version", "where", "hashes"], *rows)
 
 
+def measured(name: str) -> Any:
+    return json.loads((ROOT / f"docs/performance/{name}.json").read_text(encoding="utf-8"))
+
+
+def machine(found: Any) -> str:
+    it = found["machine"]
+    return (
+        f"Measured on {it['when']}: {it['cpu']}, {it['cpus']} CPUs, {it['memory_gib']} GiB, Linux "
+        f"{it['kernel']}, Python {it['python']}, load {it['load']}.\n"
+    )
+
+
+def planning() -> str:
+    found = measured("planning")
+    assert max(times["1024"] for times in found["seconds"].values()) <= found["bar_seconds"]
+    sizes = list(found["seconds"]["fabric, ring"])
+    rows = [
+        [kind, *(f"{times[size]:.4f}" for size in sizes)]
+        for kind, times in found["seconds"].items()
+    ]
+    return f"{machine(found)}\n{table(['hosts', *sizes], *rows)}"
+
+
+def gids() -> str:
+    found = measured("gids")
+    rows = [
+        [words, f"{found[name]['fastest']:.1f}", f"{found[name]['median']:.1f}"]
+        for name, words in (
+            ("walk_and_choice", "reading and choosing, CPU"),
+            ("program", "the program with its Python, CPU"),
+            ("python_alone", "Python alone, CPU"),
+            ("program_wall", "the program, on the clock"),
+        )
+    ]
+    return f"{machine(found)}\n{table(['milliseconds', 'fastest', 'median'], *rows)}"
+
+
+def no_change() -> str:
+    if not (ROOT / "docs/performance/no_change.json").exists():
+        return "Not measured yet.\n"
+    found = measured("no_change")
+    assert found["changed"] == 0
+    stages = [[name, f"{took:.1f}"] for name, took in found["stage_seconds"].items()]
+    setup, site = (statistics.median(found[f"{name}_seconds"]) for name in ("setup", "site"))
+    verdict = "met" if found["multiple"] <= found["bar_multiple"] else "missed"
+    after = found["after_ready_seconds"]
+    ready = "met" if after <= found["bar_after_ready_seconds"] else "missed"
+    return (
+        f"{machine(found)}\n"
+        f"- `ansible -m setup` on {found['hosts']} hosts: {setup:.1f} s; `site.yml`, "
+        f"{found['tasks']} tasks: {site:.1f} s, {found['multiple']} times as long. The bar of "
+        f"{found['bar_multiple']:g} is {verdict}.\n"
+        f"- From the cell's answer to the end of a run that started it: {after} s. The bar of "
+        f"{found['bar_after_ready_seconds']:g} s is {ready}.\n\n"
+        f"{table(['stage', 'seconds'], *stages)}"
+    )
+
+
 @pytest.mark.parametrize(
     ("page", "make"),
-    [("troubleshooting", signatures), ("fetched", fetched), ("fetched", downloader)],
+    [
+        ("performance", planning),
+        ("performance", gids),
+        ("performance", no_change),
+        ("troubleshooting", signatures),
+        ("fetched", fetched),
+        ("fetched", downloader),
+    ],
 )
 def test_a_table_is_that_of_its_source(page, make):
     path = ROOT / f"docs/{page}.md"

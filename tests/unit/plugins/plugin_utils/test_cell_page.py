@@ -98,6 +98,16 @@ def verification(text: str = "no answer", **more: Any) -> dict[str, Any]:
     return {"checks": checks, "stand_in": False, "url": "x", "model": text, **more}
 
 
+def benchmark(text: str) -> dict[str, Any]:
+    points = [
+        {"kind": "decode", "streams": 1, "total_tokens_per_second": 38.2},
+        {"kind": "decode", "streams": 8, "total_tokens_per_second": 171.9},
+        {"kind": "prefill", "prompt_tokens": 4096.0, "prefill_tokens_per_second": 2345.6},
+        {"kind": "prefill", "prompt_tokens": 8192.0, "prefill_tokens_per_second": None},
+    ]
+    return {"model": text, "url": text, "configuration": text, "stand_in": False, "points": points}
+
+
 def ranks(text: str = "no such image") -> list[dict[str, Any]]:
     rank = {"unit": {"known": True, "state": "failed"}, "problems": [{"message": text}]}
     return [{"name": "spark1", "rank": rank}]
@@ -118,7 +128,7 @@ def whole(text: str = "plain", cell: str = "sparks") -> str:
         preflight=preflight(text),
         fabric=found,
         verify=verification(text),
-        benchmark={"runs": [{"name": text, "unit": text, "points": [{"label": text, "value": 1}]}]},
+        benchmark=benchmark(text),
         head=text,
         times={"fabric": text},
     )
@@ -143,6 +153,8 @@ def test_everything_known_is_shown_with_what_to_do() -> None:
         "dsv41-tp4-ring",
         "--tp 4",
         "Ring of 4",
+        "Writing, all streams together, tokens/s 1 stream 38.2 8 streams 171.9",
+        "Reading a prompt, tokens/s 4,096 tokens 2,345.6",
     ):
         assert words in shown.text
 
@@ -239,6 +251,9 @@ def test_pages_take_what_a_run_did_not_find_from_the_last_reports(tmp_path: Path
     kept = {"plan": plan(3, "triangle"), "cables": {"cables": []}, "verdict": verdict()}
     (reports / "fabric-sparks.json").write_text(json.dumps({"format": 1, **kept}))
     (reports / "preflight-sparks.json").write_text(json.dumps({"format": 1, **preflight()}))
+    (reports / "benchmark-sparks.json").write_text(
+        json.dumps({"format": 1, **benchmark("toy"), "stand_in": True})
+    )
     (reports / "verify-sparks.json").write_text(json.dumps({"format": 99, **verification()}))
     run = play(tmp_path, verify=verification("timed out")).assert_ok()
     assert run.output.count("Report: ") == 1
@@ -249,6 +264,7 @@ def test_pages_take_what_a_run_did_not_find_from_the_last_reports(tmp_path: Path
     assert "Triangle" in second.text
     assert "disk of spark1..spark3" in second.text
     assert "check chat timed out" in second.text
+    assert "toy at toy, configuration toy. A stand-in: these are no speeds." in second.text
 
     play(tmp_path).assert_ok()
     third = Page(where.read_text(encoding="utf-8"))
