@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,7 +52,6 @@ def wish(source: Path) -> tuple[str, ...]:
     return "-e", f"spark_model={source}/facts.yml", "-e", "engram_pack_any_filesystem=true"
 
 
-@functools.cache
 def assert_packed(lab: LabUnderTest, only: str = "") -> None:
     for rank, host in enumerate(lab.lab.hosts):
         if only and host.name != only:
