@@ -57,6 +57,9 @@ class Verdict(NamedTuple):
     found: dict[str, str]
 
 
+SERVING = Verdict("serving", "none", [], "", {})
+
+
 def judge(
     ranks: Mapping[str, Rank],
     expected: Sequence[str],
@@ -93,7 +96,7 @@ def judge(
     if head is None:
         return say("waiting", "wait", away, "power it on, or look at its network")
     if head["canary"] and head["canary"]["answered"]:
-        return say("serving", "none", [])
+        return SERVING._replace(found=found)
     bare = [host for host, one in ranks.items() if not one["installed"]]
     if bare:
         reasons = [f"{host} has no rank installed" for host in bare]

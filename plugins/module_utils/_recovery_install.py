@@ -30,6 +30,9 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._rank_settings 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import write_whole
 
 PROGRAM = f"{PROGRAMS}/recovery.pyz"
+AUTHORIZED = "/root/.ssh/authorized_keys"
+SSHD = "/etc/ssh/sshd_config.d/20-sparkfleet-recovery-{cell}.conf"
+COMMENT = "sparkfleet-recovery"
 _PACKAGE = "ansible_collections.sparkfleet.cluster.plugins.module_utils"
 _MAIN = f"""\
 import sys
@@ -146,6 +149,13 @@ class Installation:
                 return os.fstat(stream.fileno()).st_mode & 0o777, stream.read()
         except OSError:
             return None
+
+    def keyed(self) -> bool:
+        """Whether this node has the key of an automatic watch, or lets it in."""
+        places = [_recovery_watch.KEY, SSHD.format(cell=self._cell)]
+        keys = (self.read(AUTHORIZED) or (0, b""))[1].decode(errors="replace")
+        ours = any(line.endswith(f" {COMMENT}@{self._cell}") for line in keys.splitlines())
+        return ours or any(self.read(path) is not None for path in places)
 
     def present(
         self, settings: Mapping[str, Any], *, interval: int, at_boot: bool, really: bool

@@ -93,25 +93,27 @@ class Watch:
             self._settings["model"],
             self._settings["canary_timeout"],
         )
-        # Without a key to them, and while all is well, the other ranks are not asked.
-        everybody = self._settings["automatic"] and not canary["answered"]
-        asked = self._names if everybody else self._names[:1]
-        found = self._everywhere(asked, lambda name: self._evidence(name, canary))
-        ranks = {name: one for name, one in zip(asked, found, strict=True) if one is not None}
         failures = 0
-        if ranks[self._head]["ready"] and not canary["answered"]:
-            failures = int(before.get("failures", 0)) + 1
-            if _moved(before.get("counter"), canary["counter"]):
-                failures = 1  # late, but at work: a long prompt is no death
-        verdict = _recovery.judge(
-            ranks,
-            asked,
-            record=record,
-            now=self._now(),
-            limits=self._limits,
-            failures=failures,
-            before=str(before.get("state", "")),
-        )
+        if canary["answered"]:
+            verdict = _recovery.SERVING  # and nobody is bothered with more questions
+        else:
+            # Without a key to them the other ranks are not asked.
+            asked = self._names if self._settings["automatic"] else self._names[:1]
+            found = self._everywhere(asked, lambda name: self._evidence(name, canary))
+            ranks = {name: one for name, one in zip(asked, found, strict=True) if one is not None}
+            if ranks[self._head]["ready"]:
+                failures = int(before.get("failures", 0)) + 1
+                if _moved(before.get("counter"), canary["counter"]):
+                    failures = 1  # late, but at work: a long prompt is no death
+            verdict = _recovery.judge(
+                ranks,
+                asked,
+                record=record,
+                now=self._now(),
+                limits=self._limits,
+                failures=failures,
+                before=str(before.get("state", "")),
+            )
         if verdict.state == "serving" and record and record["pending"]:
             record = _recovery.finish(record)
             self._keep(self._record_path, record)
@@ -119,7 +121,8 @@ class Watch:
         if self._settings["automatic"] and verdict.action == "restart":
             begun = self._restart(record, verdict)
             if begun:
-                started = verdict._replace(state="waiting", action="wait")
+                reasons = ["all ranks were told to stop and to start", *verdict.reasons]
+                started = verdict._replace(state="waiting", action="wait", reasons=reasons)
                 state = self._note(state, started, begun, canary, 0)
         return state
 

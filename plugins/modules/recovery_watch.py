@@ -64,6 +64,10 @@ actions:
   type: list
   elements: str
   sample: [write /usr/local/lib/sparkfleet/recovery.pyz, start sparkfleet-watch@sparks.timer]
+keyed:
+  description: Whether this node has the key of an automatic watch, or lets it in.
+  returned: always
+  type: bool
 """
 
 import functools
@@ -94,7 +98,7 @@ def main() -> None:
     try:
         if given["state"] == "absent":
             actions = watch.absent(really=really)
-            module.exit_json(changed=bool(actions), actions=actions)
+            module.exit_json(changed=bool(actions), actions=actions, keyed=watch.keyed())
         actions, diff, note = watch.present(
             given["settings"],
             interval=given["interval"],
@@ -105,7 +109,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     if note:
         module.warn(note)
-    module.exit_json(changed=bool(actions), actions=actions, diff=diff)
+    module.exit_json(changed=bool(actions), actions=actions, diff=diff, keyed=watch.keyed())
 
 
 if __name__ == "__main__":

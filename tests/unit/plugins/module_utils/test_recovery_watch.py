@@ -365,6 +365,27 @@ def test_systemd_is_not_made_to_reload_while_a_rank_is_at_work(tmp_path: Path) -
     assert "daemon-reload" in systemd.did
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "keyed"),
+    [
+        ("etc/sparkfleet/recovery/ssh/id_ed25519", "key", True),
+        ("etc/ssh/sshd_config.d/20-sparkfleet-recovery-sparks.conf", "Match", True),
+        (
+            "root/.ssh/authorized_keys",
+            "ssh-rsa A me\nssh-ed25519 B sparkfleet-recovery@sparks\n",
+            True,
+        ),
+        ("root/.ssh/authorized_keys", "ssh-ed25519 B sparkfleet-recovery@others\n", False),
+    ],
+)
+def test_a_key_that_is_left_is_seen(tmp_path: Path, path: str, text: str, *, keyed: bool) -> None:
+    place = tmp_path / path
+    place.parent.mkdir(parents=True)
+    place.write_text(text)
+    watch = _recovery_install.Installation("sparks", Systemd(tmp_path), str(tmp_path))
+    assert watch.keyed() is keyed
+
+
 def test_a_worker_has_no_timer(tmp_path: Path) -> None:
     watch = _recovery_install.Installation("sparks", Systemd(tmp_path), str(tmp_path))
     actions, _diff, _note = watch.present({}, interval=0, at_boot=False, really=True)
