@@ -24,6 +24,7 @@ INSTALL = "ansible-galaxy collection install sparkfleet-cluster-*.tar.gz"
 DOCTOR = "ansible-playbook sparkfleet.cluster.doctor -i my-inventory"
 TELL = "ansible-doc sparkfleet.cluster.preflight_info"
 
+BUILDER = "ansible-builder==3.2.0"
 NOT_OURS = (
     "lab/",
     "tests/",
@@ -128,3 +129,13 @@ def test_documentation_is_there(place):
     done = run(place, f"{TELL} | cat")
     assert "sparkfleet.cluster.preflight_info" in done.stdout
     assert done.returncode == 0
+
+
+def test_execution_environments_get_the_libraries_of_the_filters(place):
+    """What ansible-builder finds in an installed collection, by its own program."""
+    pip = [str(place / "venv/bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, BUILDER], check=True)
+    done = run(place, "ansible-builder introspect ~/.ansible/collections")
+    assert done.returncode == 0, done.stdout
+    for line in (ROOT / "meta/requirements.txt").read_text(encoding="utf-8").split():
+        assert f"{line}  # from collection sparkfleet.cluster" in done.stdout
