@@ -116,13 +116,14 @@ def judge(
         return say("waiting", "wait", reasons)
     state = "wedged" if wedged else "dead"
     reasons = [*_reasons(ranks, interrupted), *_silence(head)]
-    causes = [
-        f"{host}: {cause['message']}" for host, one in ranks.items() for cause in one["causes"]
-    ]
-    if causes:
-        return say("blocked", "refuse", [*causes, *away, *reasons], f"mend that, then {_RECOVER}")
+    causes = [(cause, host) for host, one in ranks.items() for cause in one["causes"]]
+    told = [f"{host}: {cause['message']}" for cause, host in causes]
+    # A cable to a node without power has no link.
+    if any(cause.get("peer") not in missing for cause, _host in causes):
+        return say("blocked", "refuse", [*told, *away, *reasons], f"mend that, then {_RECOVER}")
     if missing:
-        return say("waiting", "wait", [*away, *reasons], "power it on, or look at its network")
+        reasons = [*away, *told, *reasons]
+        return say("waiting", "wait", reasons, "power it on, or look at its network and cables")
     closed = bound(record, now, limits)
     if closed:
         return say("blocked", "refuse", [closed, *reasons], _next_by_hand())

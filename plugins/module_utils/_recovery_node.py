@@ -68,8 +68,9 @@ def evidence(
         its starter, empty where it was not started since the node booted), `doing` (how far the
         boot is), `ready` (whether the engine has come up), `started` and `ended` (seconds of the
         epoch, None if not), `problems` (of its starter), `fatals`, `silent` (why the engine does
-        not answer at all), `causes` (code and message: what keeps it from starting), `notes`,
-        `gids` (slots by HCA, `start` and `now`), `canary`.
+        not answer at all), `causes` (what keeps it from starting: code, message and, of a link, the
+        host at its other end as `peer`), `notes`, `gids` (slots by HCA, `start` and `now`),
+        `canary`.
     """
     unit = unit_facts(cell, run)
     facts: dict[str, Any] = {
@@ -181,7 +182,8 @@ def _links(settings: Mapping[str, Any], root: str) -> dict[str, Any]:
         peer = peers.get(problem["hca"] or "")
         where = f" (its cable goes to {peer})" if peer else ""
         who = f"{problem['hca']}: " if problem["hca"] else ""
-        causes.append({"code": problem["code"], "message": f"{who}{problem['message']}{where}"})
+        cause = {"code": problem["code"], "message": f"{who}{problem['message']}{where}"}
+        causes.append({**cause, "peer": peer.split()[0] if peer else None})
     chosen = [device for device in found["devices"] if device["selected"]]
     return {"causes": causes, "slots": {one["hca"]: one["gid_index"] for one in chosen}}
 

@@ -72,7 +72,8 @@ evidence:
   description:
     - "What the rank is like: C(installed), C(unit), C(container), C(stage), C(doing), C(ready),
       C(problems), C(fatals), C(silent), C(causes), C(notes), C(gids), C(canary)."
-    - C(causes) is what keeps it from starting, each with a C(code) and a C(message).
+    - C(causes) is what keeps it from starting, each with a C(code) and a C(message), and of a link
+      the host at its other end as C(peer).
   returned: always
   type: dict
 record:

@@ -222,11 +222,11 @@ def test_a_gid_that_moves_disturbs_nothing_and_is_right_at_the_next_start(cell: 
 def test_a_link_that_is_unplugged_is_named_and_refused_until_it_is_back(cell: Watched) -> None:
     cell.until("serving")
     before = cell.restarts()
-    cell.lab.cli("cable", "unplug", "spark2:1")
+    cell.lab.cli("cable", "unplug", "spark2:0")
     try:
-        cell.lab.root("spark3", "docker kill sparkfleet-sparks-r2")
+        cell.lab.root("spark4", "docker kill sparkfleet-sparks-r3")
         found = cell.until("blocked", more="cable goes to")
-        assert "spark2" in " ".join(found["reasons"])
+        assert "spark3 cage 1" in " ".join(found["reasons"])
         refused = cell.apply(RECOVER)
         assert refused.returncode != 0
         assert "cable goes to" in refused.output
@@ -234,7 +234,7 @@ def test_a_link_that_is_unplugged_is_named_and_refused_until_it_is_back(cell: Wa
         time.sleep(15)
         assert cell.restarts() == before
     finally:
-        cell.lab.cli("cable", "plug", "spark2:1")
+        cell.lab.cli("cable", "plug", "spark2:0")
     cell.until("serving")
     assert cell.restarts() == before + 1
     assert cell.answers()

@@ -45,6 +45,7 @@ RANK: dict[str, Any] = {
 SILENT = {"answered": False, "seconds": None, "detail": "no complete answer within 30 s"}
 FATAL = {"name": "oom", "line": "CUDA out of memory", "cause": "Too little.", "remedy": "Lower it."}
 LINK = {"code": "port-down", "message": "rocep1s0f0: found port 1 DOWN (its cable goes to spark2)"}
+LINK["peer"] = "spark2"
 
 
 def cell(**changes: dict[str, Any]) -> dict[str, Any]:
@@ -178,13 +179,23 @@ def test_a_rank_that_is_missing_is_waited_for_by_name(gone: str) -> None:
     assert f"{gone} cannot be reached" in verdict.reasons
 
 
-def test_a_link_is_named_although_a_rank_behind_it_is_missing() -> None:
+def test_a_link_without_its_node_is_no_cause_of_its_own() -> None:
+    """The cable of a node without power has no link; a pulled one hides the node behind it."""
     ranks = cell(spark1={**DIED, "causes": [LINK]})
     del ranks["spark2"]
     verdict = look(ranks)
+    assert (verdict.state, verdict.action) == ("waiting", "wait")
+    assert verdict.reasons[0] == "spark2 cannot be reached"
+    assert "port 1 DOWN" in verdict.reasons[1]
+
+
+def test_a_link_between_others_is_named_although_a_rank_is_missing() -> None:
+    ranks = cell(spark1={**DIED, "causes": [LINK]})
+    del ranks["spark3"]
+    verdict = look(ranks)
     assert (verdict.state, verdict.action) == ("blocked", "refuse")
     assert "port 1 DOWN" in verdict.reasons[0]
-    assert "spark2 cannot be reached" in verdict.reasons
+    assert "spark3 cannot be reached" in verdict.reasons
 
 
 def test_who_printed_a_cause_comes_before_who_lost_the_others() -> None:
@@ -254,4 +265,4 @@ def test_a_verdict_on_a_screen() -> None:
         "1     spark2  failed with status 137 (ready)",
         "2     spark3  cannot be reached",
     ]
-    assert shown[-1] == "To be waited for. Next: power it on, or look at its network."
+    assert shown[-1] == "To be waited for. Next: power it on, or look at its network and cables."
