@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 TABLE = "inet sparkfleet"
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class FencesError(ValueError):
@@ -94,7 +93,7 @@ def ruleset(fences: Sequence[Fence], keep: Iterable[int] = (22,)) -> str:
         uses[fence.port] = fence.use
     rules = []
     for fence in fences:
-        networks: list[_Network] = []
+        networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         for source in fence.sources:
             try:
                 networks.append(ipaddress.ip_network(source, strict=False))
@@ -129,7 +128,7 @@ def mark(text: str) -> str:
     return next(line.split('"')[1] for line in text.splitlines() if "comment" in line)
 
 
-def _rules(fence: Fence, networks: Iterable[_Network]) -> list[str]:
+def _rules(fence: Fence, networks: Iterable[Any]) -> list[str]:
     found = []
     for family, version in (("ip", 4), ("ip6", 6)):
         own = [network for network in networks if network.version == version]
@@ -147,6 +146,6 @@ def _collapsed(networks: list[Any]) -> list[Any]:
     return list(ipaddress.collapse_addresses(networks))
 
 
-def _text(network: _Network) -> str:
+def _text(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
     single = network.prefixlen == network.max_prefixlen
     return str(network.network_address) if single else str(network)

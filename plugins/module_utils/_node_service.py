@@ -51,6 +51,7 @@ class Wish(NamedTuple):
         units: their texts, by name. What ``WantedBy`` in them says is made so.
         running: the units that run now. Those of `units` end with the service; others are
             somebody's, and only started.
+        once: units that are started once after a change, and have to end well.
         programs: the paths of programs it needs, with the package that brings each.
         tests: commands that try the files before they replace others; ``{folder}`` is where they
             are then, by their last names.
@@ -62,6 +63,7 @@ class Wish(NamedTuple):
     files: Mapping[str, File] = {}
     units: Mapping[str, str] = {}
     running: Sequence[str] = ()
+    once: Sequence[str] = ()
     programs: Mapping[str, str] = {}
     tests: Sequence[Sequence[str]] = ()
     probe: Sequence[str] = ()
@@ -150,6 +152,8 @@ class NodeService:
             elif name in wish.units and (different or not current):
                 verb = "restart" if name in changed_units else "reload-or-restart"
                 actions.append(f"systemctl {verb} {name}")
+        if different or not current:
+            actions += [f"systemctl start {name}" for name in wish.once]
         outcome = Outcome(actions, [self._diff(path) for path in different], packages)
         if (packages or reload_units) and not force:
             self._nobody_serves(packages)
@@ -217,7 +221,7 @@ class NodeService:
         done: Command = self._run(words)
         if done.rc != 0:
             told = ""
-            if words[-1] in self._wish.running:
+            if words[-1] in (*self._wish.running, *self._wish.once):
                 said = self._run(["journalctl", "-u", words[-1], "-o", "cat", "-n", "5"])
                 told = f": {' | '.join(said.out.split(chr(10))).strip(' |')}"
             raise ServiceError(f"{' '.join(words)}: {done.complaint}{told}")

@@ -70,6 +70,11 @@ options:
     type: list
     elements: str
     default: []
+  once:
+    description: Units that are started once after a change, and have to end well.
+    type: list
+    elements: str
+    default: []
   programs:
     description: The paths of programs that are needed, with the package that brings each.
     type: dict
@@ -166,6 +171,7 @@ def main() -> None:
             },
             "units": {"type": "dict", "default": {}},
             "running": {"type": "list", "elements": "str", "default": []},
+            "once": {"type": "list", "elements": "str", "default": []},
             "programs": {"type": "dict", "default": {}},
             "tests": {"type": "list", "elements": "list", "default": []},
             "probe": {"type": "list", "elements": "str", "default": []},

@@ -214,3 +214,11 @@ def test_the_rules_ask_for_what_is_told() -> None:
     asked = set(re.findall(r"sparkfleet_\w+", RULES.read_text(encoding="utf-8")))
     assert asked <= set(FAMILIES)
     assert {name.partition("{")[0] for name in HEALTHY if name.startswith("spark")} <= set(FAMILIES)
+
+
+def test_the_page_tells_of_each() -> None:
+    page = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
+    for name, (_kind, meaning) in FAMILIES.items():
+        assert f"| `{name}` | {meaning} |" in page
+    for alert, _why, _fault in FAULTS:
+        assert f"| `{alert}` |" in page

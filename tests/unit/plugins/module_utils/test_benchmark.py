@@ -169,3 +169,37 @@ def test_a_server_that_counts_nothing_is_refused(serve: Callable[..., Server]) -
 def test_a_model_that_is_not_there(serve: Callable[..., Server]) -> None:
     with pytest.raises(ProbeError, match="lists no model other"):
         bench(serve()).measure(Point(model="other"))
+
+
+class Flaky(Recorder):
+    """One that loses every second request that is counted."""
+
+    def stream(self, path: str, body: Any, *, deadline: float, idle: float) -> Iterator[Chunk]:
+        self.bodies.append(body)
+        if len(self.bodies) > 1 and len(self.bodies) % 2 == 0:
+            raise ProbeError("cut", "the connection broke")
+        return Client.stream(self, path, body, deadline=deadline, idle=idle)
+
+
+def test_a_request_without_an_answer_is_no_figure_and_is_told(
+    serve: Callable[..., Server],
+) -> None:
+    told = Bench(Flaky(serve()), "seed").measure(Point(streams=2, rounds=2, warmups=0))
+    assert told["failures"] == ["cut: the connection broke"] * 2
+    assert told["answered"] == 2
+    assert told["decode_tokens_per_second"] is not None
+
+
+def test_a_server_of_openais_schema_alone_is_asked_without_more(
+    serve: Callable[..., Server],
+) -> None:
+    class Strict(Recorder):
+        def stream(self, path: str, body: Any, *, deadline: float, idle: float) -> Iterator[Chunk]:
+            if "ignore_eos" in body:
+                raise ProbeError("rejected", "unknown field")
+            return super().stream(path, body, deadline=deadline, idle=idle)
+
+    client = Strict(serve())
+    told = Bench(client, "seed").measure(Point(rounds=1, warmups=0))
+    assert told["failures"] == []
+    assert all("ignore_eos" not in body for body in client.bodies)

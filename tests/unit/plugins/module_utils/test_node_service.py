@@ -182,3 +182,19 @@ def test_a_unit_of_somebody_else_is_only_started(node: Node) -> None:
     NodeService("b", wish, node, str(node.root)).present(check=False, force=False)
     NodeService("b", wish, node, str(node.root)).absent(check=False)
     assert node.done == []
+
+
+def test_what_has_to_end_well_is_started_after_each_change_until_it_does(node: Node) -> None:
+    def service(text: str) -> NodeService:
+        files = {"/etc/sparkfleet/a.conf": File(text)}
+        return NodeService("b", Wish(files=files, once=["b.service"]), node, str(node.root))
+
+    assert service("one").present(check=False, force=False).actions[-1] == (
+        "systemctl start b.service"
+    )
+    assert service("one").present(check=False, force=False).actions == []
+    node.broken = True
+    with pytest.raises(ServiceError, match=r"start b\.service: Job failed: it says why"):
+        service("two").present(check=False, force=False)
+    node.broken = False
+    assert service("two").present(check=False, force=False).actions == ["systemctl start b.service"]
