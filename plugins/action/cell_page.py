@@ -108,8 +108,16 @@ def _drawn(
     """The fabric as a picture, as text where it cannot be drawn, or nothing."""
     if not plan:
         return {}
-    proven = {"observed": links["cables"]["cables"] if links else None}
-    proven["measured"] = verdict["measured"] if verdict else None
+    proven = {"observed": None, "measured": verdict["measured"] if verdict else None}
+    if links:
+        proven["observed"] = links["cables"]["cables"]
+    elif verdict:
+        # Full frames between planned addresses went both ways, so these are the planned cables.
+        proven["observed"] = [
+            {"ends": link["ends"]}
+            for link in verdict["links"]
+            if all(all(twin["ping"].values()) for twin in link["twins"])
+        ]
     try:
         return {"picture": fabric_diagram(plan, "svg", **proven)}
     except AnsibleError:  # without the drawing library

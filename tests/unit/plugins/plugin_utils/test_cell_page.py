@@ -247,6 +247,12 @@ def test_pages_take_what_a_run_did_not_find_from_the_last_reports(tmp_path: Path
     assert "rank on spark1 no such image" in first.text
     assert "Ranks rank host" in first.text
     assert "Ring of 4" in first.text
+    assert "as planned" not in first.text
+
+    play(tmp_path, plan=fabric, fabric=verdict()).assert_ok()
+    tried = Page(where.read_text(encoding="utf-8"))
+    assert "as planned" in tried.text  # one link carried full frames, three were not tried
+    assert "expected, not found" in tried.text
 
     kept = {"plan": plan(3, "triangle"), "cables": {"cables": []}, "verdict": verdict()}
     (reports / "fabric-sparks.json").write_text(json.dumps({"format": 1, **kept}))
