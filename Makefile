@@ -76,7 +76,7 @@ docs-browser: docs ## open every page of the site once in Chromium, which is ins
 dist: setup ## the artifact of the last commit in .cache/dist, installed into an empty environment and used
 	@$(step) 'artifact' --junit .cache/junit/dist.xml -- pytest tests/dist
 
-importer: setup ## galaxy-importer on the artifact of the last commit
+importer: setup ## galaxy-importer on the artifact of the last commit; wants REPOSITORY=URL, which galaxy.yml does not name yet
 	@$(step) galaxy-importer -- python -m tools.dist importer
 
 docs-lint: setup ## changelog, documentation and playbook names of the installed collection

@@ -1,7 +1,8 @@
 """Builds the artifact of the last commit into .cache/dist, and checks it as Galaxy would.
 
 ``dist.py build`` leaves the artifact with its SHA-256 beside it. What is in
-the working tree and not committed is not in it. ``dist.py importer`` runs galaxy-importer on it.
+the working tree and not committed is not in it. ``dist.py importer`` runs galaxy-importer on it,
+which wants the URL of a repository: the environment variable REPOSITORY, where galaxy.yml has none.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ DIST = ROOT / ".cache" / "dist"
 IMPORTER = "galaxy-importer==0.4.44"
 
 
-def build() -> Path:
-    """Build the artifact of HEAD, look at what is in it, and say where it is."""
+def build(repository: str = "") -> Path:
+    """Build the artifact of HEAD, look at what is in it, and say where it is.
+
+    Args:
+        repository: written into its galaxy.yml, which names none while there is none.
+    """
     commit = subprocess.run(
         ["git", "archive", "--format=tar", "HEAD"], cwd=ROOT, check=True, capture_output=True
     ).stdout
@@ -34,6 +39,9 @@ def build() -> Path:
         source = base / "source"
         with tarfile.open(fileobj=io.BytesIO(commit)) as archive:
             archive.extractall(source, filter="data")
+        if repository:
+            with (source / "galaxy.yml").open("a", encoding="utf-8") as stream:
+                stream.write(f"repository: {repository}\n")
         env = installed.environment(base)
         collection = installed.install(base, env, source)
         (artifact,) = base.glob("*.tar.gz")
@@ -49,7 +57,7 @@ def build() -> Path:
 
 def importer() -> None:
     """Run galaxy-importer, in an environment of its own, on the artifact."""
-    artifact = build()
+    artifact = build(os.environ.get("REPOSITORY", ""))
     place = ROOT / ".cache" / "importer"
     stamp = place / IMPORTER
     if not stamp.exists():
