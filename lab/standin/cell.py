@@ -24,6 +24,7 @@ from lab.system import write_atomic
 ROWS = (20_003, 20_011)
 _MARKER = "NCCL_SWITCHLESS_RING_ONLY"
 _TOPOLOGIES = {"pair": "pair", "pairs": "pair", "triangle": "triangle", "switch": "switch"}
+_PAIR = Path(__file__).with_name("pair.yml")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -47,7 +48,9 @@ def prepare(lab: Lab, rows: Sequence[int] = ROWS) -> Path:
 
 def _variables(lab: Lab, nfs: bool) -> dict[str, Any]:
     machine = platform.machine()
+    pairs = {"spark_profile": str(_PAIR)} if lab.cabling == "pairs" else {}
     return {
+        **pairs,
         "spark_topology": _TOPOLOGIES.get(lab.cabling, "ring"),
         "spark_model": str(lab.state / "model.yml"),
         "spark_weights_mode": "nfs" if nfs else "local",  # containers have no kernel NFS

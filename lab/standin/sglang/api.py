@@ -12,7 +12,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -102,6 +102,7 @@ class Server(ThreadingHTTPServer):
         self.ready = threading.Event()
         self.numbers = itertools.count(1)
         self.granted = 0
+        self.step: Callable[[], None] = lambda: None  # returns when all ranks computed
 
 
 class _RefusalError(Exception):
@@ -225,6 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(3600)
             if self.server.changes == "error-500":
                 raise _RefusalError(500, "Internal Server Error")
+            self.server.step()
             said = self._limited(request)
             generated = len(answers.tokens(said.content)) + len(answers.tokens(said.reasoning))
             generated += sum(len(answers.tokens(call["arguments"])) for call in said.calls)

@@ -101,7 +101,7 @@ def main() -> int:
     except OSError as error:
         say(f"error while attempting to bind on {given.text('host')}: {error.strerror}")
         return 1
-    server.granted = granted
+    server.granted, server.step = granted, group.step
     signal.signal(signal.SIGTERM, lambda *_what: os._exit(0))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     boot.enter("ready")
@@ -118,7 +118,7 @@ def main() -> int:
 
 
 def _watch(group: rendezvous.Group) -> None:
-    rank = group.lost()
+    rank = group.serve()
     say(f"RuntimeError: connection closed by peer: rank {rank} is gone")
     os._exit(1)
 

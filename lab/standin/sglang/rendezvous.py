@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from .settings import Settings
+
+_STEP = b"s"  # one byte, so that steps and answers can be counted
 
 
 class FailedError(Exception):
@@ -23,25 +27,52 @@ class FailedError(Exception):
 
 
 class Group:
-    """The connections of a group that has met. `lost()` blocks until one of them ends."""
+    """The connections of a group that has met.
+
+    As in tensor parallelism nothing is computed without everybody: `step()` of rank 0 returns when
+    every other rank has answered, and never while one is silent. `serve()` of a rank answers, and
+    blocks until a connection ends.
+    """
 
     def __init__(self, members: dict[int, socket.socket]) -> None:
         self._members = members
+        self._answers = threading.Condition()
+        self._steps = 0
+        self._answered = dict.fromkeys(members, 0)
 
-    def lost(self) -> int:
+    def step(self) -> None:
+        """Do one step with all ranks, for as long as it takes."""
+        with self._answers:
+            self._steps += 1
+            wanted = self._steps
+            for connection in self._members.values():
+                with contextlib.suppress(OSError):
+                    connection.sendall(_STEP)
+            self._answers.wait_for(lambda: min(self._answered.values(), default=wanted) >= wanted)
+
+    def serve(self) -> int:
         """The rank that went away first."""
-        import selectors
-
         with selectors.DefaultSelector() as selector:
             for rank, connection in self._members.items():
                 connection.settimeout(None)
                 selector.register(connection, selectors.EVENT_READ, rank)
             while True:
                 for key, _events in selector.select():
-                    with contextlib.suppress(OSError):
-                        if self._members[key.data].recv(4096):
-                            continue
-                    return int(key.data)
+                    if not self._hear(key.data):
+                        return int(key.data)
+
+    def _hear(self, rank: int) -> bool:
+        """Read what a rank sent, and answer rank 0; false when it went away."""
+        try:
+            data = self._members[rank].recv(4096)
+            if data and rank == 0:
+                self._members[rank].sendall(data)
+        except OSError:
+            return False
+        with self._answers:
+            self._answered[rank] += len(data)
+            self._answers.notify_all()
+        return bool(data)
 
     def close(self) -> None:
         for connection in self._members.values():

@@ -176,6 +176,27 @@ def test_equal_ranks_meet():
     )
 
 
+def test_nothing_is_computed_while_one_rank_is_silent():
+    port = free_port()
+    members = [at_home(given(rank, port, HOST_IP=f"10.0.0.{rank}")) for rank in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        groups = list(pool.map(lambda member: rendezvous.meet(member, lambda _line: None), members))
+        head, *workers = groups
+        serving = [pool.submit(group.serve) for group in (head, *workers[:2])]
+        step = pool.submit(head.step)
+        with pytest.raises(TimeoutError):
+            step.result(timeout=0.3)
+        serving.append(pool.submit(workers[2].serve))
+        step.result(timeout=10)
+        head.step()
+        for group in groups:
+            for connection in group._members.values():
+                connection.shutdown(socket.SHUT_RDWR)
+        assert all(gone.result(timeout=10) in range(4) for gone in serving)
+        for group in groups:
+            group.close()
+
+
 def test_ranks_that_differ_are_told_in_what():
     port = free_port()
     members = [at_home(given(rank, port)) for rank in range(3)]
