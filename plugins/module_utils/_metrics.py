@@ -43,7 +43,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "sparkfleet_canary_limit_seconds": ("gauge", "From when on it counts as slow."),
     "sparkfleet_cell_state": ("gauge", "1; what the watch of the cell calls it."),
     "sparkfleet_recovery_attempts": ("gauge", "Restarts on record for the recovery."),
-    "sparkfleet_recovery_open": ("gauge", "Whether their bound is reached: no more until reset."),
+    "sparkfleet_recovery_open": ("gauge", "Whether their bound is reached: no more for now."),
 }
 
 
@@ -275,18 +275,22 @@ def canary_samples(
     return samples
 
 
-def recovery_samples(record: Mapping[str, Any], state: Mapping[str, Any]) -> list[Sample]:
+def recovery_samples(
+    record: Mapping[str, Any], state: Mapping[str, Any], now: float
+) -> list[Sample]:
     """What the recovery of the cell has on record; nothing where there is none.
 
     Args:
-        record: its restarts, `attempts`, and whether its circuit is `open`.
+        record: its restarts, `attempts`, and `open_until` when no more are made.
         state: what it calls the cell, `state`.
+        now: seconds of the epoch.
     """
     samples = []
     if isinstance(record.get("attempts"), list):
         samples.append(Sample("sparkfleet_recovery_attempts", len(record["attempts"])))
-    if "open" in record:
-        samples.append(Sample("sparkfleet_recovery_open", bool(record["open"])))
+        until = record.get("open_until")
+        held = isinstance(until, (int, float)) and now < until
+        samples.append(Sample("sparkfleet_recovery_open", held))
     if isinstance(state.get("state"), str):
         samples.append(Sample("sparkfleet_cell_state", 1, {"state": state["state"]}))
     return samples

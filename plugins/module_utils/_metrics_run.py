@@ -127,7 +127,9 @@ class Collector:
         if self._rank.get("head"):
             cell = given["cell"]
             found += metrics.recovery_samples(
-                self._json(f"{RECOVERY}/{cell}.json"), self._json(f"{RECOVERY}/{cell}-state.json")
+                self._json(f"{RECOVERY}/{cell}.json"),
+                self._json(f"{RECOVERY}/{cell}-state.json"),
+                self._now(),
             )
         return found
 

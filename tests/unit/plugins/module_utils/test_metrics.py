@@ -18,8 +18,10 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._fabric_plan im
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._metrics import Sample
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._metrics_run import (
     MEMORY,
+    RECOVERY,
     Collector,
 )
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._recovery import Limits, begin
 
 from tests.support.openai_server import Server
 from tests.unit import ranks
@@ -160,11 +162,20 @@ def test_a_canary_that_is_silent_after_it_once_sang() -> None:
 
 
 def test_the_record_of_the_recovery() -> None:
-    assert _metrics.recovery_samples({}, {}) == []
-    told = _metrics.recovery_samples({"attempts": [1, 2], "open": True}, {"state": "dead"})
+    limits = Limits(attempts=2)
+    once = begin(None, 100.0, limits, who="me", reasons=["it was dead"])
+    assert values(_metrics.recovery_samples(once, {}, 101.0)) == {
+        "recovery_attempts": 1,
+        "recovery_open": 0,
+    }
+    twice = begin(once, 200.0, limits, who="me", reasons=["it was dead"])
+    told = _metrics.recovery_samples(twice, {"state": "dead"}, 201.0)
     assert values(told) == {"recovery_attempts": 2, "recovery_open": 1, "cell_state": 1}
     assert told[-1].labels == {"state": "dead"}
-    assert _metrics.recovery_samples({"attempts": "?"}, {"state": None}) == []
+    later = _metrics.recovery_samples(twice, {}, 201.0 + limits.cooldown)
+    assert values(later)["recovery_open"] == 0
+    assert _metrics.recovery_samples({}, {}, 1.0) == []
+    assert _metrics.recovery_samples({"attempts": "?"}, {"state": None}, 1.0) == []
 
 
 def test_labels_are_escaped_and_unknown_names_refused() -> None:
@@ -293,6 +304,15 @@ def test_a_stopped_rank_is_asked_for_nothing(node: Node, engine: Server) -> None
     assert (told["rank_wanted"], told["rank_up"]) == (0, 0)
     assert "canary_good" not in told
     assert engine.seen == []
+
+
+def test_what_the_recovery_wrote_is_told_by_the_head(node: Node) -> None:
+    record = begin(None, 900.0, Limits(attempts=1), who="me", reasons=["it was dead"])
+    node.put(f"{RECOVERY}/sparks.json", json.dumps(record))
+    node.put(f"{RECOVERY}/sparks-state.json", json.dumps({"state": "wedged"}))
+    told = node.collect()
+    assert told["recovery_open"] == told["recovery_attempts"] == 1
+    assert told['cell_state{state="wedged"}'] == 1
 
 
 def test_a_node_without_a_rank(tmp_path: Path) -> None:
