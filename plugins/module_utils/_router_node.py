@@ -231,41 +231,57 @@ class Cells:
         """Every cell: does the router see it, and does it answer.
 
         Returns:
-            For each cell `cell`, `healthy`, `drained`, `requests`, and `reason`, why a completion
-            through its port failed, empty if it was answered or not asked for.
+            For each cell `cell`, `healthy`, `drained`, `requests`, the name of its `model`, and
+            `reason`, why a completion through its port failed, empty if it was answered or not
+            asked for.
         """
         workers = self.api.workers()
         found = []
         for cell in self.names:
             healthy = workers.get(self.url(cell), Worker("", False)).healthy
             drained = self.drained(cell)
-            reason = "" if drained or not healthy else complete(self.url(cell), deadline)
+            reason = model = ""
+            if healthy and not drained:
+                try:
+                    model = served_name(self.url(cell), deadline)
+                    reason = complete(self.url(cell), deadline, model)
+                except ProbeError as error:
+                    reason = str(error)
             found.append(
                 {
                     "cell": cell,
                     "healthy": healthy,
                     "drained": drained,
                     "requests": self.requests(cell),
+                    "model": model,
                     "reason": reason,
                 }
             )
         return found
 
 
-def complete(url: str, deadline: float) -> str:
+def served_name(url: str, deadline: float) -> str:
+    """The name of the model that a cell serves; a router does not know it."""
+    answer = Client(url).call("/v1/models", deadline=deadline)
+    if answer.status != 200:
+        raise ProbeError("refused", f"status {answer.status}")  # its text may repeat a key
+    models = _openai_answers.models(answer)
+    if not models:
+        raise ProbeError("no-model", "it serves no model")
+    return models[0].id
+
+
+def complete(url: str, deadline: float, model: str) -> str:
     """Ask for one completion. Returns why there is none, empty if there is.
 
     Health alone is not enough: it is answered without a key, and a wrong one shows only here.
     """
     client = Client(url)
     try:
-        listed = client.call("/v1/models", deadline=deadline)
-        # A router does not know the name that its cells serve, and does not need one.
-        models = _openai_answers.models(listed) if listed.status == 200 else []
-        body = {**_TRY, "model": models[0].id if models else "default"}
+        body = {**_TRY, "model": model}
         answer = client.call("/v1/chat/completions", body, deadline=deadline)
         if answer.status != 200:
-            return f"status {answer.status}"  # its text may repeat a key
+            return f"status {answer.status}"
         _openai_answers.reply_of(answer)
     except ProbeError as error:
         return str(error)

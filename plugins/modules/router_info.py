@@ -62,6 +62,9 @@ cells:
     requests:
       description: How many requests run on it.
       type: int
+    model:
+      description: The name of the model that it serves. Empty if it was not asked.
+      type: str
     reason:
       description: Why it answered no completion. Empty if it did, or was not asked.
       type: str
@@ -96,7 +99,8 @@ def main() -> None:
         problems, warnings = _router_node.judge(state)
         if not problems:
             port = settings["router"]["port"]
-            reason = _router_node.complete(f"http://127.0.0.1:{port}", timeout)
+            model = next(one["model"] for one in state if one["model"])
+            reason = _router_node.complete(f"http://127.0.0.1:{port}", timeout, model)
             if reason:
                 problems.append(
                     f"the cells answer and the router does not ({reason}); look at: "

@@ -25,6 +25,8 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._router_node im
     Service,
 )
 
+from tests.support import openai_server
+
 GROUPS = {"cell_a": ["s1", "s2"], "cell_b": ["s3", "s4"], "spark_routers": ["s1"]}
 HOSTS: dict[str, dict[str, Any]] = {
     "s1": {"ansible_host": "192.0.2.11", "spark_group": "cell_a"},
@@ -394,3 +396,35 @@ def test_it_goes_without_a_trace(node):
     node.active = False
     node.place(_router_settings.WANTED).unlink()  # systemd's part
     assert node.service.absent() == []
+
+
+# --- a completion --------------------------------------------------------------------------------
+
+KEY = "sk-CANARY-0123456789"
+
+
+@pytest.fixture
+def engine():
+    made = openai_server.Server(key=KEY)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def test_a_cell_with_a_wrong_key_is_healthy_and_named(rotation, engine):
+    port = engine.server_address[1]
+    rotation.cells._ports = {"cell_a": port}
+    rotation.running[port] = 0
+    rotation.cells.api.add(rotation.cells.url("cell_a"))
+    (found,) = rotation.cells.state(5)
+    assert (found["healthy"], found["model"], found["reason"]) == (True, "", "status 401")
+    problems, _warnings = _router_node.judge([found])
+    assert "is its key right?" in problems[0] and KEY not in str(found)
+    engine.key = ""  # as behind the port that adds it
+    (found,) = rotation.cells.state(5)
+    assert (found["model"], found["reason"]) == (openai_server.MODEL, "")
+    engine.fault = "500"
+    assert rotation.cells.state(5)[0]["reason"] == "status 500"
+    engine.fault = "empty-choices"
+    assert "no choices" in rotation.cells.state(5)[0]["reason"]
