@@ -414,7 +414,7 @@ def engine():
 
 def test_a_cell_with_a_wrong_key_is_healthy_and_named(rotation, engine):
     port = engine.server_address[1]
-    rotation.cells._ports = {"cell_a": port}
+    rotation.cells._ports, rotation.cells.names = {"cell_a": port}, ["cell_a"]
     rotation.running[port] = 0
     rotation.cells.api.add(rotation.cells.url("cell_a"))
     (found,) = rotation.cells.state(5)
