@@ -31,11 +31,18 @@ setup: ## install what is missing on this machine, and the pinned tools into .ve
 demo: export LAB_NAME ?= lab
 demo: export LAB_ENGINE ?= standin
 demo: engine_variables = $(if $(filter sglang,$(LAB_ENGINE)),lab/sglang/demo.yml,/var/lib/sparkfleet-lab/$(LAB_NAME)/standin.yml)
+demo: fleet = -i /var/lib/sparkfleet-lab/$(LAB_NAME)/inventory.yml
 demo: setup ## build a lab of four virtual Sparks and run the product against it
-	@$(step) 'lab up' -- python -m lab up --bare
+	@$(step) 'lab up' -- python -m lab up --bare $(if $(LAB_CELLS),--cells $(LAB_CELLS))
 	$(step) 'what a cell is served from' -- python -m lab $(LAB_ENGINE)
-	$(step) 'site.yml on the lab' -- ansible-playbook site.yml -i inventories/lab.yml -e @$(engine_variables) \
-		-e preflight_report_path=$(CURDIR)/.cache/demo.json
+	$(step) 'site.yml on the lab' -- ansible-playbook $(if $(LAB_CELLS),playbooks/fleet.yml $(fleet),site.yml -i inventories/lab.yml) \
+		-e @$(engine_variables) -e preflight_report_path=$(CURDIR)/.cache/demo.json
+	if [ -n '$(LAB_CELLS)' ]; then
+	  $(step) 'the router before the cells' -- ansible-playbook playbooks/router.yml $(fleet)
+	  $(step) 'requests to the fleet' -- ansible-playbook playbooks/verify.yml $(fleet) -e @$(engine_variables) -e spark_group=cell_a \
+	    -e verify_url=http://127.0.0.1:8080 -e verify_key_file=/etc/sparkfleet/router-keys -e verify_model=deepseek-v4.1-flash \
+	    -e '{"verify_checks": ["load", "chat", "streaming", "auth", "closed"]}'
+	fi
 	python -m lab summary --report .cache/demo.json
 	printf '\nThe lab stays up. Look around: python -m lab --help. Remove it: make lab-down\n'
 

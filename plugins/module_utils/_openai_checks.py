@@ -286,8 +286,8 @@ class Probe:
             raise ProbeError("no-model", "the server lists no model", "name the model")
         found = next((model for model in listed if model.id == wanted), None)
         if wanted and found is None:
-            # SGLang's router lists paths of weights and serves names: E10
-            if any(not model.id.startswith("/") for model in listed):
+            # SGLang's router serves names and lists paths of weights, or this where it was not told
+            if any(not model.id.startswith("/") and model.id != "unknown" for model in listed):
                 names = ", ".join(model.id for model in listed)
                 raise ProbeError(
                     "other-model",

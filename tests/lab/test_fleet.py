@@ -114,9 +114,7 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(
-    make_lab: Callable[..., LabUnderTest], tmp_path_factory: pytest.TempPathFactory
-) -> Fleet:
+def fleet(make_lab: Callable[..., LabUnderTest], tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     lab = make_lab("fleet", "containers", "--bare", "--cells", "2")
     lab.cli("standin")
     return Fleet(lab, tmp_path_factory.mktemp("reports") / "verify")
@@ -165,6 +163,14 @@ def test_a_router_serves_through_both_and_stays(fleet: Fleet) -> None:
         "cell_a": 2,
         "cell_b": 2,
     }
+    fleet.play(
+        "verify",
+        cell="cell_a",
+        verify_url="http://127.0.0.1:8080",
+        verify_key_file="/etc/sparkfleet/router-keys",
+        verify_model=MODEL,
+        verify_checks=["load", "chat", "streaming", "auth", "closed"],
+    ).assert_ok()
     assert fleet.ask(key="sk-nobody-0123456789")[0] == 401
     assert fleet.ask(key=fleet.lab.root("spark1", "cat /etc/sparkfleet/keys")[8:])[0] == 401
 

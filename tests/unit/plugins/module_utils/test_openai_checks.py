@@ -236,8 +236,9 @@ def test_load_time_is_told_waited_for_or_unknown(serve):
 def test_the_name_of_the_model_is_held_against_a_cell_and_not_a_router(serve):
     other = probe(serve(), "chat", model="deepseek-v4.1-flash")["checks"][0]
     assert other["cause"] == "other-model" and MODEL in other["detail"]
-    routed = probe(serve(fault="router"), "chat", model="deepseek-v4.1-flash")
-    assert routed["passed"] and routed["model"] == "deepseek-v4.1-flash"
+    for fault in ("router", "nameless-router"):
+        routed = probe(serve(fault=fault), "chat", model="deepseek-v4.1-flash")
+        assert routed["passed"] and routed["model"] == "deepseek-v4.1-flash"
 
 
 # --- keys ----------------------------------------------------------------------------------------
