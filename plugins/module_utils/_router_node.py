@@ -170,11 +170,9 @@ class Cells:
         others = [
             name
             for name in self.names
-            if name != cell
-            and not self.drained(name)
-            and self.api.workers().get(self.url(name), Worker("", False)).healthy
+            if name != cell and not self.drained(name) and self._healthy(name)
         ]
-        if changed and not others:
+        if changed and not others and self._healthy(cell):
             raise RouterError(
                 f"no cell but {cell} gets requests, so that draining it would end the service; "
                 "bring another one back first, with the playbook router"

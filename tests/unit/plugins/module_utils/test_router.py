@@ -249,6 +249,8 @@ def test_the_last_cell_is_never_drained(rotation):
     with pytest.raises(RouterError, match="no cell but cell_b gets requests"):
         rotation.cells.drain("cell_b", 1)
     assert len(rotation.cells.api.workers()) == 2
+    rotation.router.workers[rotation.cells.url("cell_b")]["is_healthy"] = False
+    assert rotation.cells.drain("cell_b", 1)  # serves nobody, so there is nothing to lose
     with pytest.raises(RouterError, match=r"cell_a is not healthy after 0.2 s"):
         rotation.cells.restore("cell_a", 0.2)
 
