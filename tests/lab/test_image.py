@@ -203,6 +203,47 @@ def test_an_archive_is_loaded_and_sent(
     assert ids(ring) == before
 
 
+# Docker trusts a registry without TLS only where it is told to, in a file of the user.
+REGISTRY = """
+mkdir -p /etc/docker
+echo '{"insecure-registries": ["10.20.0.0/16"]}' >/etc/docker/daemon.json
+systemctl reload docker || true
+"""
+
+
+def test_a_registry_is_used_when_given(ring: LabUnderTest, commits: list[str]) -> None:
+    ring.everywhere(REGISTRY)
+    before = ids(ring)
+    for host in ("spark2", "spark3", "spark4"):
+        ring.root(host, f"docker rmi -f {REFERENCE}")
+    down = second(commits, sglang_image_registry="10.20.0.11:5000/team")
+    refused(build(ring, down), "image-push", "connection refused")
+    # the distribution's asks for a password, which is the user's matter
+    ring.root("spark1", "sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml")
+    ring.root("spark1", "systemctl start docker-registry")
+    run = build(ring, down).assert_ok()
+    assert "Name it for the registry" in {note.task for note in run.changed}
+    assert ids(ring) == before
+    assert set(ring.everywhere("docker images --quiet 10.20.0.11:5000/team/engine").values()) == {
+        ""
+    }
+    build(ring, down).assert_ok().assert_unchanged()
+
+
+def test_an_image_is_pulled_by_digest(ring: LabUnderTest) -> None:
+    push = f"""docker tag {REFERENCE} 10.20.0.11:5000/team/pulled:1
+    docker push 10.20.0.11:5000/team/pulled:1 | sed -n 's/.*digest: \\([^ ]*\\) .*/\\1/p'
+    docker rmi 10.20.0.11:5000/team/pulled:1 >/dev/null"""
+    digest = ring.root("spark1", push)
+    pulled = {"spark_image": f"10.20.0.11:5000/team/pulled@{digest}", "sglang_image_source": "pull"}
+    assert_check_changes_nothing(
+        BUILD, ring.inventory, *tagged(pulled), witness=lambda: ring.everywhere(STATE)
+    )
+    assert_idempotent(BUILD, ring.inventory, *tagged(pulled))
+    missing = {**pulled, "spark_image": f"10.20.0.11:5000/team/pulled@sha256:{'0' * 64}"}
+    refused(build(ring, tagged(missing)), "manifest unknown")
+
+
 def test_a_foreign_image_that_is_there_is_refused(ring: LabUnderTest, tmp_path: Path) -> None:
     archive = tmp_path / "engine.tar"
     archive.write_bytes(ring.get("spark1", "/srv/engine.tar"))
