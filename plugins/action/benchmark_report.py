@@ -105,11 +105,12 @@ class ActionModule(ActionBase):
         try:
             drawing.save_png(f"{path}.png")
             files.append(f"{path}.png")
-        except (ImportError, OSError) as error:
-            reason = str(error).strip().splitlines()[0]
+        except ImportError:
             display.warning(
-                f"No PNG beside the SVG: {reason}; next: pip install 'drawsvg[raster]', and the "
-                "distribution's libcairo2"
+                "No PNG beside the SVG, which needs CairoSVG on the controller; next: pip install "
+                "'drawsvg[raster]', and the distribution's libcairo2"
             )
+        except OSError as error:  # no libcairo2, or nowhere to write
+            display.warning(f"No PNG beside the SVG: {str(error).strip().splitlines()[0]}")
         name = os.path.basename(path)
         return files + keep(f"{path}.md", f"{page}\n![The same as bars]({name}.svg)\n")
