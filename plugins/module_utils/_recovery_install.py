@@ -187,7 +187,8 @@ class Installation:
         differing = [path for path, what in wanted.items() if self.read(path) != what]
         diff = [self._diff(path, wanted[path][1]) for path in differing if path != PROGRAM]
         actions = [f"write {path}" for path in differing]
-        old = set(self._own_units()) - set(texts)
+        had = self._own_units()
+        old = set(had) - set(texts)
         actions += self._remove_units(really=really) if old else []
         if really:
             for path in differing:
@@ -196,20 +197,20 @@ class Installation:
         rank = unit_facts(self._cell, self._run)
         note = ""
         if texts:
-            actions += self._start(really=really, changed=bool(set(texts) & set(differing)))
-            if self._stale() and really:
-                # A reload of systemd takes the GPU away from a running container (E03).
+            changed = bool(set(texts) & set(differing))
+            actions += self._start(really=really, changed=changed)
+            # A reload of systemd takes the GPU away from a running container (E03).
+            if really and rank["at_work"] and changed and had:
                 note = "the new interval counts from the next start of the node or of the cell"
-                if not rank["at_work"]:
-                    _rank_unit.act(self._run, "daemon-reload")
-                    _rank_unit.act(self._run, "restart", self._timer)
-                    note = ""
+            elif really and not rank["at_work"] and self._stale():
+                _rank_unit.act(self._run, "daemon-reload")
+                _rank_unit.act(self._run, "restart", self._timer)
         name = unit_name(self._cell)
         if rank["known"] and self._linked(name, "multi-user.target") != at_boot:
             verb = "enable" if at_boot else "disable"
             actions.append(f"{verb} {name}")
             if really:
-                _rank_unit.act(self._run, "--no-reload", verb, name)
+                _rank_unit.act(self._run, "--root=/", verb, name)
         return actions, diff, note
 
     def _start(self, *, really: bool, changed: bool) -> list[str]:
@@ -217,7 +218,7 @@ class Installation:
         if not self._linked(self._timer, "timers.target"):
             actions.append(f"enable {self._timer}")
             if really:
-                _rank_unit.act(self._run, "--no-reload", "enable", self._timer)
+                _rank_unit.act(self._run, "--root=/", "enable", self._timer)
         active = self._run(["systemctl", "is-active", "--quiet", self._timer]).rc == 0
         if changed or not active:
             actions.append(f"start {self._timer}")
@@ -246,7 +247,8 @@ class Installation:
         if not paths:
             return []
         if really:
-            _rank_unit.act(self._run, "--no-reload", "disable", "--now", self._timer)
+            _rank_unit.act(self._run, "stop", self._timer)
+            _rank_unit.act(self._run, "--root=/", "disable", self._timer)
             for path in paths:
                 os.unlink(self._place(path))
         return [f"stop {self._timer}", *(f"remove {path}" for path in paths)]
