@@ -96,22 +96,11 @@ def toctree(caption: str, pages: list[str]) -> str:
     return "\n".join([*head, *(f"   {page}" for page in pages), ""])
 
 
-def sources(source: Path) -> None:
-    """Lay out pages as they lie in the checkout, and the index above them."""
-    shutil.copytree(ROOT / "docs", source / "docs")
-    for pattern in ("README.md", "CONTRIBUTING.md", "LICENSE", "CHANGELOG.rst"):
-        shutil.copy(ROOT / pattern, source)
-    for folder, pattern in (
-        ("roles", "*/README.md"),
-        ("inventories", "*.yml"),
-        ("plugins/modules", "*.py"),
-        ("benchmarks", "*.py"),
-        ("examples", "*"),
-    ):
-        for path in sorted((ROOT / folder).glob(pattern)):
-            target = source / path.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
+def sources(collection: Path, source: Path) -> None:
+    """Lay out pages, and all they link to, as they lie in the checkout; the index above them."""
+    shutil.copytree(collection, source)
+    shutil.copy(ROOT / "CONTRIBUTING.md", source)
+    shutil.copytree(ROOT / "inventories", source / "inventories")
     names = sorted(path.stem for path in (source / "docs").glob("*.md"))
     guides = [name for name in FIRST if name in names]
     guides += [name for name in names if name not in FIRST]
@@ -123,7 +112,7 @@ def sources(source: Path) -> None:
                 ".. include:: README.md",
                 "   :parser: myst_parser.sphinx_",
                 "",
-                toctree("Guides", [f"docs/{name}" for name in guides]),
+                toctree("Guides", [*(f"docs/{name}" for name in guides), "examples/README"]),
                 toctree("Roles", [f"{role} <roles/{role}/README>" for role in roles]),
                 toctree("Reference", ["reference/index"]),
                 toctree("Decisions", [f"docs/decisions/{name}" for name in decisions]),
@@ -142,7 +131,7 @@ def build() -> None:
         env = installed.environment(base)
         collection = installed.install(base, env)
         source = base / "source"
-        sources(source)
+        sources(collection, source)
         version = installed.version(collection)
         (source / "conf.py").write_text(CONF.format(version=version), encoding="utf-8")
         reference = source / "reference"
