@@ -89,12 +89,15 @@ def importer() -> None:
 
 def main() -> int:
     """Do what the command line names."""
-    actions = {"build": build, "importer": importer}
-    if len(sys.argv) != 2 or sys.argv[1] not in actions:
-        print(f"usage: dist.py {'|'.join(actions)}", file=sys.stderr)
+    verbs = sys.argv[1:]
+    if verbs not in (["build"], ["importer"]):
+        print("usage: dist.py build|importer", file=sys.stderr)
         return 2
     try:
-        actions[sys.argv[1]]()
+        if verbs == ["build"]:
+            build()
+        else:
+            importer()
     except (installed.CheckError, subprocess.CalledProcessError) as error:
         print(f"dist.py: {error}", file=sys.stderr)
         return 1
