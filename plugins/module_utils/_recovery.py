@@ -202,7 +202,7 @@ def _reasons(ranks: Mapping[str, Rank], interrupted: str) -> Iterator[str]:
         state = one["unit"]["state"]
         if state == "failed":
             yield f"{host} ended: {'; '.join(one['problems']) or describe(one)}"
-        elif state not in AT_WORK:
+        elif state == "inactive":
             yield f"{host} is {'stopped' if one['stage'] else 'not started since it booted'}"
         elif one["silent"]:
             yield f"{host} runs, but its engine does not answer: {one['silent']}"

@@ -80,6 +80,7 @@ class Watch:
         self._head = self._names[0]
         self._record_path = self._place(node.RECORD)
         self._state_path = self._place(node.STATE)
+        self.complaints: list[str] = []  # of ssh; told when they are news
 
     def _place(self, path: str) -> str:
         return os.path.join(self._root, path.format(cell=self._cell).lstrip("/"))
@@ -163,7 +164,7 @@ class Watch:
             done = self._run(ssh_command(address, verb), timeout=seconds)
             if done.rc is not None and done.rc != 255:  # 255: ssh itself has failed
                 return str(done.out)
-            self._say(f"{name} at {address}: {done.complaint}")
+            self.complaints.append(f"{name} at {address}: {done.complaint}")
         return None
 
     def _do(self, name: str, verb: str) -> str:
@@ -200,7 +201,7 @@ class Watch:
         """Whether something went wrong; what it was is seen by the next look, too."""
         told = self._everywhere(names, lambda name: self._do(name, verb))
         problems = [f"{name}: {text}" for name, text in zip(names, told, strict=True) if text]
-        for problem in problems:
+        for problem in [*self.complaints, *problems] if problems else ():
             self._say(f"{verb}: {problem}")
         return bool(problems)
 
@@ -235,7 +236,8 @@ class Watch:
         news = any(state[name] != before.get(name) for name in _CHANGES)
         if changed:
             told = "; ".join(verdict.reasons) or canary["detail"]
-            self._say(f"{self._cell} is {verdict.state}: {told}")
+            for line in [f"{self._cell} is {verdict.state}: {told}", *self.complaints]:
+                self._say(line)
         if news or now - float(before.get("checked", 0)) >= _REPEAT or now < before["checked"]:
             self._keep(self._state_path, state)
         return state
@@ -314,6 +316,8 @@ def main(arguments: Iterable[str]) -> int:
             watch.look()
             return 0
         missing = watch.unreachable()
+        for line in watch.complaints if missing else ():
+            print_line(line)
         for name in missing:
             print_line(
                 f"{name} does not answer the key of the watch; next: journalctl -u ssh there"

@@ -186,6 +186,9 @@ def test_a_node_that_does_not_come_back_is_waited_for(node: Node) -> None:
     gone = node.ranks.pop("spark3")
     for _time in range(5):
         state = node.look()
+    assert [line for line in node.said if "10.20.0.3" in line] == [
+        "spark3 at 10.20.0.3: ssh: connect to host: No route to host"
+    ]
     assert (state["state"], state["reasons"][0]) == ("waiting", "spark3 cannot be reached")
     assert node.asked == []
     assert not (node.root / "var/lib/sparkfleet/recovery/sparks.json").exists()
