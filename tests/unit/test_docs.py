@@ -318,6 +318,12 @@ def test_a_table_is_that_of_its_source(page, make):
     assert text == wanted, f"the table {make.__name__} is out of date; next: UPDATE_GOLDEN=1"
 
 
+def test_the_index_of_decisions_is_whole():
+    text = (ROOT / "docs/decisions/README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "docs/decisions").glob("0*.md"):
+        assert f"({path.name})" in text
+
+
 def test_every_picture_of_the_quick_start_is_one_that_is_drawn():
     """The pictures themselves are held against the renderer in test_fabric_picture.py."""
     text = (ROOT / "docs/quick-start.md").read_text(encoding="utf-8")
