@@ -265,14 +265,16 @@ def test_a_node_that_loses_power_is_waited_for_and_the_cell_serves_again(cell: W
     cell.until("serving")
     before = cell.restarts()
     cell.lab.cli("stop", "spark3")
-    found = cell.until("waiting", more="spark3 cannot be reached")
-    assert found["action"] == "wait"
-    time.sleep(15)
-    assert cell.restarts() == before
-    waiting = cell.apply(RECOVER)
-    assert waiting.returncode != 0
-    assert "spark3 cannot be reached" in waiting.output
-    cell.lab.cli("start", "spark3")
+    try:
+        found = cell.until("waiting", more="spark3 cannot be reached")
+        assert found["action"] == "wait"
+        time.sleep(15)
+        assert cell.restarts() == before
+        waiting = cell.apply(RECOVER)
+        assert waiting.returncode != 0
+        assert "spark3 cannot be reached" in waiting.failed[-1].message, waiting.output
+    finally:
+        cell.lab.cli("start", "spark3")
     cell.until("serving")
     assert cell.restarts() == before + 1
     assert cell.answers()
