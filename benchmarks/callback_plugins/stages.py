@@ -49,7 +49,7 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Note when a task ended on a host; the last counts."""
-        self._ended[result.task.get_name()] = self._now()
+        self._ended[str(result.task.name)] = self._now()
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Write it all."""
