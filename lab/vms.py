@@ -36,6 +36,7 @@ _MEMORY_MIB = 1024
 _NVME_BYTES = 2 << 30
 # With five levels of page tables a guest once died of a double fault in rdma_rxe (QEMU 7.2).
 _TCG = ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,la57=off", "-smp", "1"]
+_NICE = -10
 _KVM = ["-accel", "kvm", "-cpu", "host", "-smp", "2"]
 _TRIAL_SECONDS = 15
 # Fixed address layouts and no mitigations: much less for the emulator to translate anew.
@@ -273,7 +274,17 @@ class Machines:
         accelerator = _KVM if accelerated(image) else _TCG
         argv = [_QEMU, *accelerator, *self._arguments(host, image), *more, "-daemonize"]
         run(self.network.inside(*argv), timeout=60)  # returns when its control socket is there
+        self._prefer(host)
         self._plug(host)
+
+    def _prefer(self, host: Host) -> None:
+        """Let the machine go before other work: an emulated one that starves loses time and timers.
+
+        Where the kernel groups processes by session, niceness of a process means nothing beyond it.
+        """
+        pid = (self.lab.folder(host) / "pid").read_text().strip()
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{pid}/autogroup").write_text(f"{_NICE}\n")
 
     def _plug(self, host: Host) -> None:
         """Carrier where the wires are plugged in."""
