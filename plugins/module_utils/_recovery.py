@@ -211,6 +211,15 @@ def _reasons(ranks: Mapping[str, Rank], interrupted: str) -> Iterator[str]:
 # --- the bound ------------------------------------------------------------------------------------
 
 
+_EMPTY: dict[str, Any] = {
+    "format": FORMAT,
+    "attempts": [],
+    "total": 0,
+    "open_until": None,
+    "pending": None,
+}
+
+
 def begin(
     record: Mapping[str, Any] | None,
     now: float,
@@ -232,21 +241,29 @@ def begin(
 
 
 def hold(record: Mapping[str, Any] | None, now: float, *, who: str) -> dict[str, Any]:
-    """The record while somebody starts the cell for another reason, which is no attempt."""
-    kept = {name: (record or {}).get(name) for name in ("attempts", "total", "open_until")}
-    kept.update(attempts=kept["attempts"] or [], total=kept["total"] or 0)
-    return {"format": FORMAT, **kept, "pending": {"at": now, "who": who}}
+    """The record while somebody is at the cell for another reason, which is no attempt.
+
+    An attempt that is under way, or was cut off, is not written over.
+    """
+    kept = {**_EMPTY, **(record or {})}
+    if kept["pending"] and not kept["pending"].get("hold"):
+        return kept
+    return {**kept, "pending": {"at": now, "who": who, "hold": True}}
 
 
-def finish(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record once all ranks were told to start."""
-    return {**record, "pending": None}
+def finish(record: Mapping[str, Any], *, who: str = "") -> dict[str, Any]:
+    """The record once all ranks were told to start; what somebody else is at stays."""
+    pending = record["pending"]
+    others = bool(who and pending and pending["who"] != who)
+    return {**record, "pending": pending if others else None}
 
 
-def forget(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The record as a person leaves it who takes the next attempts on themselves."""
-    total = int((record or {}).get("total", 0))
-    return {"format": FORMAT, "attempts": [], "total": total, "open_until": None, "pending": None}
+def forget(record: Mapping[str, Any] | None, now: float, *, who: str) -> dict[str, Any]:
+    """The record as a person leaves it who takes the next attempts on themselves.
+
+    It is held for them, or the watch would be first.
+    """
+    return hold({**_EMPTY, "total": int((record or {}).get("total", 0))}, now, who=who)
 
 
 def bound(record: Mapping[str, Any] | None, now: float, limits: Limits) -> str:
@@ -285,7 +302,9 @@ def _pending(
         return "", ""
     age = now - pending["at"]
     if pending["who"] != who and 0 <= age < limits.ready_timeout:
-        return f"{pending['who']} has been starting it again for {age:.0f} s", ""
+        return f"{pending['who']} has been at it for {age:.0f} s", ""
+    if pending.get("hold"):
+        return "", ""
     return "", f"the restart that {pending['who']} began {age:.0f} s ago was cut off"
 
 

@@ -115,7 +115,8 @@ class Watch:
                 failures=failures,
                 before=str(before.get("state", "")),
             )
-        if verdict.state == "serving" and record and record["pending"]:
+        pending = (record or {}).get("pending")
+        if record and pending and not pending.get("hold") and verdict.state == "serving":
             record = _recovery.finish(record)
             self._keep(self._record_path, record)
         state = self._note(before, verdict, record, canary, failures)

@@ -30,7 +30,7 @@ options:
     description:
       - V(begun) counts an attempt, before anything is stopped. V(held) keeps the watch away while
         the cell is started for another reason. V(finished) ends either. V(forgotten) empties the
-        record, for a person who has found the cause.
+        record, for a person who has found the cause, and holds it for them.
     type: str
     choices: [begun, held, finished, forgotten]
     required: true
@@ -107,9 +107,9 @@ def main() -> None:
     elif given["state"] == "held":
         after = _recovery.hold(before, time.time(), who=given["who"])
     elif before and given["state"] == "finished":
-        after = _recovery.finish(before)
-    elif before and given["state"] == "forgotten":
-        after = _recovery.forget(before)
+        after = _recovery.finish(before, who=given["who"])
+    elif given["state"] == "forgotten":
+        after = _recovery.forget(before, time.time(), who=given["who"])
     if after is not None and after != before and not module.check_mode:
         try:
             node.write_json(path, after)

@@ -17,6 +17,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._recovery impor
     bound,
     finish,
     forget,
+    hold,
     judge,
     lines,
 )
@@ -222,7 +223,7 @@ def test_the_bound_holds_until_the_cool_down_has_passed() -> None:
     assert not bound(record, later, LIMITS)
     assert len(restarted([later], record)["attempts"]) == 1
     assert restarted([later], record)["total"] == 3
-    assert not bound(forget(record), NOW, LIMITS)
+    assert not bound(forget(record, NOW, who="me"), NOW, LIMITS)
 
 
 def test_old_attempts_are_forgotten_and_those_of_a_clock_set_back_are_not() -> None:
@@ -241,7 +242,7 @@ def test_a_restart_of_somebody_else_is_waited_for() -> None:
     record = begin(None, NOW - 30, LIMITS, who="root@desk", reasons=[])
     verdict = look(cell(spark1=STOPPED, spark2=DIED), record=record)
     assert (verdict.state, verdict.action) == ("waiting", "wait")
-    assert verdict.reasons == ["root@desk has been starting it again for 30 s"]
+    assert verdict.reasons == ["root@desk has been at it for 30 s"]
 
 
 @pytest.mark.parametrize(("who", "age"), [(WATCH, 30), ("root@desk", 5000)])
@@ -251,6 +252,25 @@ def test_a_restart_that_was_cut_off_goes_on(who: str, age: float) -> None:
     verdict = look(cell(spark1=FRESH, spark2=STOPPED, spark3=STOPPED), record=record)
     assert verdict.action == "restart"
     assert f"the restart that {who} began {age:.0f} s ago was cut off" in verdict.reasons
+
+
+def test_a_hold_keeps_others_away_for_a_while_and_is_no_attempt() -> None:
+    record = hold(restarted([NOW - 50]), NOW - 30, who="root@desk")
+    assert (len(record["attempts"]), record["total"]) == (1, 1)
+    assert look(cell(spark2=DIED), record=record).reasons == ["root@desk has been at it for 30 s"]
+    # To who holds it, and once it was left behind, it means nothing.
+    stopped = cell(spark1=STOPPED, spark2=STOPPED, spark3=STOPPED)
+    assert look(stopped, record=record, who="root@desk").state == "stopped"
+    assert look(stopped, record=hold(None, NOW - 5000, who="root@desk")).state == "stopped"
+    assert look(cell(spark2=DIED), record=record, who="root@desk").action == "restart"
+    assert finish(record)["pending"] is None
+    # An attempt that is under way is not written over.
+    begun = begin(None, NOW - 9, LIMITS, who=WATCH, reasons=[])
+    assert hold(begun, NOW, who="root@desk") == begun
+    assert finish(begun, who="root@desk") == begun
+    assert finish(begun, who=WATCH)["pending"] is None
+    # Nobody comes first after a person has forgotten.
+    assert look(cell(spark2=DIED), record=forget(begun, NOW - 5, who="me")).action == "wait"
 
 
 def test_a_verdict_on_a_screen() -> None:

@@ -58,8 +58,11 @@ def test_an_attempt_from_its_begin_to_its_end(record: Record) -> None:
     assert record("finished")["changed"] is False
     held = record("held", who="site")["record"]
     assert (held["total"], len(held["attempts"]), held["pending"]["who"]) == (1, 1, "site")
+    assert record("finished")["changed"] is False  # that is site's
+    assert record("finished", who="site")["changed"] is True
     forgotten = record("forgotten")["record"]
     assert (forgotten["attempts"], forgotten["open_until"], forgotten["total"]) == ([], None, 1)
+    assert forgotten["pending"]["hold"] is True
 
 
 def test_a_record_that_cannot_be_kept_is_a_refusal(record: Record) -> None:
