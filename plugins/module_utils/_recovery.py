@@ -100,7 +100,8 @@ def judge(
     bare = [host for host, one in ranks.items() if not one["installed"]]
     if bare:
         reasons = [f"{host} has no rank installed" for host in bare]
-        return say("blocked", "refuse", reasons, "ansible-playbook sparkfleet.cluster.serve")
+        remedy = "ansible-playbook sparkfleet.cluster.serve"
+        return say("blocked", "refuse", [*reasons, *away], remedy)
     foreign, interrupted = _pending(record, who, now, limits)
     if foreign:
         return say("waiting", "wait", [foreign, *away])
