@@ -38,7 +38,7 @@ demo: setup ## build a lab of four virtual Sparks and run the product against it
 	$(step) 'site.yml on the lab' -- ansible-playbook $(if $(LAB_CELLS),playbooks/fleet.yml $(fleet),site.yml -i inventories/lab.yml) \
 		-e @$(engine_variables) -e preflight_report_path=$(CURDIR)/.cache/demo.json
 	if [ -n '$(LAB_CELLS)' ]; then
-	  $(step) 'the router before the cells' -- ansible-playbook playbooks/router.yml $(fleet)
+	  $(step) 'the router before the cells' -- ansible-playbook playbooks/router.yml $(fleet) -e @$(engine_variables)
 	  $(step) 'requests to the fleet' -- ansible-playbook playbooks/verify.yml $(fleet) -e @$(engine_variables) -e spark_group=cell_a \
 	    -e verify_url=http://127.0.0.1:8080 -e verify_key_file=/etc/sparkfleet/router-keys -e verify_model=deepseek-v4.1-flash \
 	    -e '{"verify_checks": ["load", "chat", "streaming", "auth", "closed"]}'

@@ -9,6 +9,7 @@ The variables that name them are written into a file of the lab, for ``ansible-p
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from lab import checkpoint
 from lab.spec import Lab
 from lab.standin import image
 from lab.standin.library import library
-from lab.system import write_atomic
+from lab.system import CACHE, run, step, write_atomic
 
 ROWS = (20_003, 20_011)
 _MARKER = "NCCL_SWITCHLESS_RING_ONLY"
 _TOPOLOGIES = {"pair": "pair", "pairs": "pair", "triangle": "triangle", "switch": "switch"}
+_ROUTER = "0.3.2"
 _PAIR = Path(__file__).with_name("pair.yml")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -48,9 +50,11 @@ def prepare(lab: Lab, rows: Sequence[int] = ROWS) -> Path:
 
 def _variables(lab: Lab, nfs: bool) -> dict[str, Any]:
     machine = platform.machine()
-    pairs = {"spark_profile": str(_PAIR)} if lab.cabling == "pairs" else {}
+    several = (
+        {"spark_profile": str(_PAIR), "router_wheel": str(_wheel())} if len(lab.cells) > 1 else {}
+    )
     return {
-        **pairs,
+        **several,
         "spark_topology": _TOPOLOGIES.get(lab.cabling, "ring"),
         "spark_model": str(lab.state / "model.yml"),
         "spark_weights_mode": "nfs" if nfs else "local",  # containers have no kernel NFS
@@ -69,3 +73,15 @@ def _variables(lab: Lab, nfs: bool) -> dict[str, Any]:
         "sglang_accept_limits": not nfs,
         "engram_pack_any_filesystem": not nfs,
     }
+
+
+def _wheel() -> Path:
+    """SGLang's router, which is no stand-in; the hosts of a lab reach no package index."""
+    folder = CACHE / "router"
+    found = sorted(folder.glob(f"sglang_router-{_ROUTER}-*.whl"))
+    if not found:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        with step(f"fetching sglang-router {_ROUTER}"):
+            run([*pip, "--only-binary=:all:", "--dest", str(folder), f"sglang-router=={_ROUTER}"])
+        found = sorted(folder.glob(f"sglang_router-{_ROUTER}-*.whl"))
+    return found[0]

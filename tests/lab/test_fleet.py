@@ -131,6 +131,7 @@ def test_a_router_without_cells_says_what_comes_first(fleet: Fleet) -> None:
     assert_check_changes_nothing(
         ROOT / "playbooks/router.yml",
         fleet.lab.inventory,
+        *fleet.words,
         witness=lambda: fleet.lab.root("spark1", STATE),
     )
 
@@ -153,6 +154,7 @@ def test_a_router_serves_through_both_and_stays(fleet: Fleet) -> None:
     assert_check_changes_nothing(
         ROOT / "playbooks/router.yml",
         fleet.lab.inventory,
+        *fleet.words,
         witness=lambda: fleet.lab.root("spark1", STATE),
     ).assert_unchanged()
     before = {cell: fleet.answered(cell) for cell in HEADS}
