@@ -289,7 +289,9 @@ def test_another_content_below_a_mount_is_recognised(shared: LabUnderTest) -> No
     shared.root(
         "spark1",
         "cd /data; cp -a checkpoint new; mv checkpoint old; mv new checkpoint; cd old; "
-        "rm model-00048-of-00048.safetensors; truncate -s 100 model-00001-of-00048.safetensors",
+        # truncate does not wait until clients give their delegations back
+        "rm model-00048-of-00048.safetensors; "
+        "head -c 100 config.json >model-00001-of-00048.safetensors",
     )
     told = refused(share(shared, nfs_share_state="checked", timeout=1200))
     assert "model-00048-of-00048.safetensors is missing" in told
