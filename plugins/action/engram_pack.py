@@ -51,14 +51,21 @@ class ActionModule(ActionBase):
         while True:
             try:
                 found = self._ask(arguments, variables)
+                why = found.get("silent")
             except AnsibleConnectionFailure as error:
-                silent = silent or time.monotonic()
-                if time.monotonic() - silent > patience:
+                found, why = {}, f"{host} cannot be reached: {error}"
+            if why:
+                now = time.monotonic()
+                silent = silent or now
+                if now - silent > patience:
                     return {
                         "failed": True,
-                        "msg": f"{host} cannot be reached for {patience:.0f} s: {error}. Its "
-                        "packing goes on; run again to watch it",
+                        "msg": f"for {patience:.0f} s {why}. The packing on {host} goes on; run "
+                        "again to watch it",
                     }
+                if shown is None or now - shown >= CALM:
+                    display.display(f"[{host}] waiting, for {patience:.0f} s at most: {why}")
+                    shown = now
                 time.sleep(POLL)
                 continue
             silent = None

@@ -36,11 +36,16 @@ LAYOUT_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+class SilentError(LayoutError):
+    """The checkpoint does not answer, as on a mount whose server is gone or restarts."""
+
+
 def wanted_shards(wish: Mapping[str, Any]) -> list[tuple[Shard, Source | None]]:
     """What the options of a module mean.
 
     Raises:
         AbsentError: there is no checkpoint.
+        SilentError: it does not answer.
         LayoutError: they mean nothing that can be.
     """
     widths = (wish["weight_bytes"], wish["scale_bytes"])
@@ -75,7 +80,7 @@ def _ask(checkpoint: str, revision: str, widths: tuple[int, int], timeout: float
 
     answer = ask_all({"checkpoint": question}, timeout)["checkpoint"]
     if isinstance(answer, Missing):
-        raise LayoutError(
+        raise SilentError(
             f"{checkpoint}: {answer}. If it is a mount, its server may be gone: "
             f"timeout 5 ls {checkpoint}"
         )

@@ -133,7 +133,9 @@ options:
         the end.
     type: float
   patience:
-    description: Seconds for which a node that cannot be reached meanwhile is borne with.
+    description:
+      - Seconds for which a node that cannot be reached, or a checkpoint that does not answer, is
+        borne with while the work goes on.
     type: int
     default: 300
 seealso:
@@ -180,6 +182,10 @@ running:
   returned: with O(state=present)
   type: bool
   sample: false
+silent:
+  description: Why nothing is known of the checkpoint, while the work waits for it.
+  returned: when it does not answer and O(stage=watch)
+  type: str
 progress:
   description: What the program tells about the work. Empty if there was none.
   returned: with O(state=present)
@@ -272,6 +278,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._engram_layout 
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._engram_wish import (
     LAYOUT_OPTIONS,
+    SilentError,
     wanted_shards,
 )
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._nfs_host import (
@@ -296,6 +303,11 @@ class Packer:
                 raise
             self._module.warn(f"{error}. Told is what the tables say")
             shards = wanted_shards({**self._wish, "checkpoint": None})
+        except SilentError as error:
+            # Reads of the work go on when the server is back, after its grace period.
+            if self._wish["stage"] != "watch" or self._work.status()["state"] != "running":
+                raise
+            return {"changed": False, "running": True, "progress": {}, "silent": str(error)}
         if self._wish["state"] == "absent":
             return self._absent([shard for shard, _source in shards])
         order = Order(

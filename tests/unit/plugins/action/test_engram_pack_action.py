@@ -98,8 +98,18 @@ def test_a_node_that_stays_away_is_given_up_but_not_its_work(
     lost = AnsibleConnectionFailure("no route to host")
     found, _action = watch([running(), lost], patience=20)
     assert found["failed"] is True
-    assert "spark2 cannot be reached for 20 s" in found["msg"]
+    assert "for 20 s spark2 cannot be reached: no route to host" in found["msg"]
     assert "run again to watch it" in found["msg"]
+
+
+def test_a_server_that_restarts_is_waited_for(clock: list[float], shown: list[str]) -> None:
+    away = {"running": True, "progress": {}, "silent": "/data/checkpoint: no answer within 60 s"}
+    found, _action = watch([running(), *[away] * 30, running(), DONE])
+    assert not found.get("failed")
+    waits = [line for line in shown if "waiting, for 300 s at most: /data/checkpoint" in line]
+    assert 1 <= len(waits) <= 4
+    found, _action = watch([running(), away], patience=20)
+    assert found["msg"].startswith("for 20 s /data/checkpoint: no answer within 60 s. The packing")
 
 
 def test_a_failure_is_handed_on(clock: list[float], shown: list[str]) -> None:

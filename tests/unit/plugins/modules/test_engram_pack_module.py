@@ -22,6 +22,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _engram_job as engram_job
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Command
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._detached import Detached
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._engram_wish import SilentError
 from ansible_collections.sparkfleet.cluster.plugins.modules import engram_pack
 
 from lab import checkpoint as lab_checkpoint
@@ -161,6 +162,20 @@ def test_the_stages_apart(call: Any, systemd: FakeSystemd) -> None:
     assert (ended["changed"], ended["running"]) == (False, False)
     assert call(stage="watch")["changed"] is False
     assert systemd.starts == 1
+
+
+def test_a_source_that_is_silent_ends_a_watch_only_without_work(
+    call: Any, systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_wish: object) -> None:
+        raise SilentError("/data/checkpoint: no answer within 60 s")
+
+    monkeypatch.setattr(engram_pack, "wanted_shards", silent)
+    assert call(stage="watch")["msg"].startswith("/data/checkpoint: no answer")
+    systemd.process = subprocess.Popen(["sleep", "60"])
+    waiting = call(stage="watch")
+    assert (waiting["running"], waiting["silent"][:16]) == (True, "/data/checkpoint")
+    assert call(stage="start")["failed"] is True
 
 
 def test_a_kill_is_told_and_the_next_run_continues(
