@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,7 @@ def commits(ring: LabUnderTest) -> list[str]:
     return ring.root("spark1", REPOSITORY).split()
 
 
-def tagged(values: dict[str, object]) -> tuple[str, ...]:
+def tagged(values: Mapping[str, object]) -> tuple[str, ...]:
     return ("--timeout", "60", "--tags", "sglang_image", "-e", json.dumps(values))
 
 

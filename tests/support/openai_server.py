@@ -78,8 +78,8 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "router":
             return self._json(200, {"models": ["/models/scripted"]})
         if fault == "nameless-router":  # as version 0.3.2 behind entries that close /server_info
-            card = {"id": "unknown", "object": "model", "owned_by": "local"}
-            return self._json(200, {"object": "list", "data": [card]})
+            unknown = {"id": "unknown", "object": "model", "owned_by": "local"}
+            return self._json(200, {"object": "list", "data": [unknown]})
         card = {"id": MODEL, "object": "model", "owned_by": "tests", "max_model_len": WINDOW}
         if self.server.stand_in:
             card["owned_by"] = "sparkfleet stand-in"

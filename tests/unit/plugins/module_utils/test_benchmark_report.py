@@ -82,7 +82,8 @@ def test_what_is_wrong_with_a_point_is_told() -> None:
 
 def test_figures_that_are_not_known_are_dashes() -> None:
     names = [name for name in point() if name.endswith(("_second", "_seconds"))]
-    told = report.table(run(point(1, **dict.fromkeys(names))))
+    unknown: dict[str, Any] = dict.fromkeys(names)
+    told = report.table(run(point(1, **unknown)))
     assert told[-2].split() == ["1", "-", "-", "-", "-"]
 
 

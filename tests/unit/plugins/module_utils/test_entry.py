@@ -190,8 +190,12 @@ def see(tmp_path: Path) -> See:
                 return answer if isinstance(answer, Command) else Command(0, answer, "")
         return Command(1, "", f"{argv[0]}: no answer")
 
-    def look(answers: dict[str, str] | None = None, **params: Any) -> Outcome:
-        usual = {"systemctl show": DOWN, "ss": "", "systemctl list-units": ""}
+    def look(answers: dict[str, str | Command] | None = None, **params: Any) -> Outcome:
+        usual: dict[str, str | Command] = {
+            "systemctl show": DOWN,
+            "ss": "",
+            "systemctl list-units": "",
+        }
         # what a test says comes first
         said = {**(answers or {}), **{k: v for k, v in usual.items() if k not in (answers or {})}}
         place = config.Place(params.get("instance", "entry"))

@@ -16,6 +16,7 @@ GROUPS = {"cell_a": ["s1", "s2"], "cell_b": ["s3", "s4"], "both": ["s2", "s3"]}
 def options(*words: str):
     cli = PlaybookCLI(["ansible-playbook", *words, "fleet.yml"])
     cli.init_parser()
+    assert cli.parser is not None
     found = cli.post_process_args(cli.parser.parse_args(cli.args[1:]))
     return CLIArgs.from_options(found)
 
@@ -31,6 +32,7 @@ def test_a_run_for_a_cell_has_the_options_of_the_run_for_all(tmp_path):
     assert argv[-3:] == ["--extra-vars", "spark_group=cell_a", "/c/site.yml"]
     again = PlaybookCLI(["ansible-playbook", *argv[4:]])
     again.init_parser()
+    assert again.parser is not None
     parsed = again.post_process_args(again.parser.parse_args(again.args[1:]))
     first = dict(options(*words))
     second = dict(CLIArgs.from_options(parsed))
