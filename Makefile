@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-vm lint types unit sanity sanity-all docs docs-browser dist importer docs-lint test-lab \
-  test-stages test-vm-cell test-arguments test-engine \
+  test-stages test-day-two test-vm-cell test-arguments test-engine \
   bench-packing bench-packing-full bench-planning bench-gids bench-no-change format lab-down clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -15,7 +15,8 @@ export MOLECULE_COMMAND_BORDERS := false
 
 # A lab is made for each file, so that two files can be tried at once.
 fabric_tests := containers doctor fabric fabric_network link_proof
-stage_tests := checkpoint nfs_share engram_pack image nccl serve entry
+stage_tests := checkpoint nfs_share engram_pack image nccl serve entry site
+day_two_tests := recovery fleet fences monitoring
 
 step := python tools/step.py run
 node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plugins/,modules module_utils)
@@ -23,6 +24,7 @@ node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plug
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 28
 	@echo '  LAB_NAME=x                works with another lab than the usual one; several can exist side by side'
+	@echo '  LAB_CELLS=2               lets `make demo` serve from two pairs behind a router'
 	@echo '  LAB_ENGINE=sglang         lets `make demo` serve with the real SGLang and a toy model (7 GB)'
 
 setup: ## install what is missing on this machine, and the pinned tools into .venv
@@ -98,10 +100,16 @@ test-lab: setup ## the lab, preflight and fabric in container labs, then molecul
 	MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule $(step) molecule -- molecule test --all
 
 test-stages: export LAB_NAME ?= stages
-test-stages: setup ## weights, tables, image, ranks and entry in container labs: half an hour and more
+test-stages: setup ## weights, tables, image, ranks, entry and the whole site in container labs: half an hour and more
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'stages in container labs' --junit .cache/junit/stages.xml -- \
 	  pytest $(addprefix tests/lab/test_,$(addsuffix .py,$(stage_tests))) -m containers -n 2 --dist loadfile
+
+test-day-two: export LAB_NAME ?= later
+test-day-two: setup ## recovery, router and upgrade, fences and monitoring in container labs: half an hour and more
+	@trap 'python -m lab down --family' EXIT
+	$(step) 'day two in container labs' --junit .cache/junit/day-two.xml -- \
+	  pytest $(addprefix tests/lab/test_,$(addsuffix .py,$(day_two_tests))) -m containers -n 2 --dist loadfile
 
 test-vm: export LAB_NAME ?= vmtest
 test-vm: setup ## what the virtual-machine lab itself can do; leaves no lab behind
@@ -109,7 +117,7 @@ test-vm: setup ## what the virtual-machine lab itself can do; leaves no lab behi
 	$(step) 'virtual-machine lab' --junit .cache/junit/vm.xml -- pytest tests/lab/test_vm.py -m vm
 
 test-vm-cell: export LAB_NAME ?= vmtest
-test-vm-cell: setup ## fabric, share and packing in virtual machines: an hour where they are emulated
+test-vm-cell: setup ## fabric, share, packing and the whole site in virtual machines: two hours where they are emulated
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'a cell of virtual machines' --junit .cache/junit/vm-cell.xml -- \
 	  pytest tests/lab/test_vm_cell.py tests/lab/test_nfs_share.py -m vm

@@ -75,7 +75,7 @@ def test_four_hosts_pack_at_once_and_then_nothing(lab: LabUnderTest, source: Pat
     first, second = assert_idempotent(PACK, lab.inventory, *wish(source), "-f", "1")
     assert_packed(lab)
     assert "Engram rows done: " in first.output
-    assert {stats.ok for stats in second.hosts.values() if stats.ok > 2} <= {3, 4, 5}
+    assert max(stats.ok for stats in second.hosts.values()) <= 6
     assert_check_changes_nothing(
         PACK, lab.inventory, *wish(source), witness=lambda: lab.everywhere(STATE)
     ).assert_unchanged()
