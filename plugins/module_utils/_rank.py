@@ -503,9 +503,7 @@ class Rank:
 
     def _prepare(self) -> None:
         self._tell("checking")
-        problems = check(self._settings)
-        if problems:
-            raise StartError("\n".join(problem.message for problem in problems))
+        self._wait_for_all()
         environment = {**self._settings["container"]["env"], **self._gids()}
         self._tell("starting")
         place = os.path.join(os.path.dirname(self._state_path), "rank.env")
@@ -522,6 +520,21 @@ class Rank:
                 raise StartError(f"docker {words[0]}: {' '.join(done.stderr.split())}")
         found = self._docker.container(self._name)
         self._pid = found["State"]["Pid"] if found else 0
+
+    def _wait_for_all(self) -> None:
+        """Find everything there, and wait only for a mount whose server may still boot."""
+        deadline = time.monotonic() + self._settings["gid_wait"]
+        told = False
+        while problems := check(self._settings):
+            late = [problem for problem in problems if problem.code == "wrong-filesystem"]
+            over = time.monotonic() > deadline or self._stopping.is_set()
+            if len(late) < len(problems) or over:
+                raise StartError("\n".join(problem.message for problem in problems))
+            if not told:
+                self._say(f"waiting for the checkpoint: {late[0].message}")
+                self._tell("waiting for the checkpoint", problems=[late[0].message])
+                told = True
+            self._stopping.wait(2)
 
     def _gids(self) -> dict[str, str]:
         """The environment that names the GIDs of now; waits for links that are still coming up."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _rank
+from ansible_collections.sparkfleet.cluster.plugins.module_utils._systemd_name import mount_unit
 
 FORMAT = 1
 PROGRAMS = "/usr/local/lib/sparkfleet"
@@ -100,16 +101,24 @@ def unit_text(settings: Mapping[str, Any]) -> str:
     """The unit of a rank. Whatever it says that may change is in the settings."""
     cell = settings["cell"]
     program = f"/usr/bin/python3 -I {PROGRAMS}/rank.py"
-    mounts = sorted(mount["source"] for mount in settings["container"]["mounts"])
-    paths = " ".join(_quoted(path) for path in mounts)
-    start = settings["gid_wait"] + 180
+    mounts = {mount["source"]: mount["target"] for mount in settings["container"]["mounts"]}
+    # A mount over the network may come later than this unit, and a unit that required it would have
+    # failed for good by then: the program waits for it. It is unmounted after the rank anyway.
+    later = [
+        source
+        for source, target in sorted(mounts.items())
+        if settings["checkpoint_filesystem"] and target == settings["model_path"]
+    ]
+    paths = " ".join(_quoted(path) for path in sorted(mounts) if path not in later)
+    after = " ".join(["docker.service", "network-online.target", *map(mount_unit, later)])
+    start = 2 * settings["gid_wait"] + 180
     stop = settings["stop_grace"] + 60
     return f"""\
 # Written by {_SPEC}; a change is overwritten by the next run.
 [Unit]
 Description=Rank {settings["rank"]} of {settings["ranks"]} of the cell {cell}
 Wants=docker.service network-online.target
-After=docker.service network-online.target
+After={after}
 RequiresMountsFor={paths}
 # It is never started again by itself, so there is no rate of starts to limit.
 StartLimitIntervalSec=0

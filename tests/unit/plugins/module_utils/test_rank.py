@@ -510,6 +510,18 @@ def test_links_that_stay_down_are_named_with_their_peer(node):
     assert "spark3 cage 1" in problem
 
 
+@pytest.mark.parametrize("wait", [0, 60])
+def test_a_checkpoint_that_is_not_mounted_yet_is_waited_for(node, wait):
+    """F20, C14: its server boots as well."""
+    process = node.start(gid_wait=wait, checkpoint_filesystem="nfs")
+    if wait:
+        node.until("waiting for the checkpoint")
+        assert "expected a mount of nfs" in node.state()["problems"][0]
+        process.send_signal(signal.SIGTERM)
+    assert node.end() == _rank.MISSING
+    assert "expected a mount of nfs" in node.state()["problems"][0]
+
+
 def test_a_stop_during_the_wait_is_heeded(node):
     node.gids("import sys; print('no link', file=sys.stderr); sys.exit(1)")
     process = node.start(gid_wait=300)

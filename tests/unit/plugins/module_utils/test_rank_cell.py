@@ -84,6 +84,13 @@ def test_the_unit_says_what_the_decision_says():
     assert "Requires=" not in text  # it would stop the rank with the daemon
 
 
+def test_a_mount_over_the_network_is_waited_for_and_not_required():
+    """F20: after a power cut of all nodes the server of the mount boots as well."""
+    text = unit_text(ranks.settings(checkpoint_filesystem="nfs"))
+    assert "RequiresMountsFor=/lib/libnccl.so.2 /srv/engram /var/lib/state\n" in text
+    assert "After=docker.service network-online.target srv-checkpoint.mount\n" in text
+
+
 def test_odd_paths_are_one_word_in_a_unit():
     mounts = [{"source": "/a b%c", "target": "/x", "read_only": True}]
     text = unit_text(ranks.settings(container={"mounts": mounts}))
