@@ -304,8 +304,10 @@ class Packer:
             self._module.warn(f"{error}. Told is what the tables say")
             shards = wanted_shards({**self._wish, "checkpoint": None})
         except SilentError as error:
-            # Reads of the work go on when the server is back, after its grace period.
-            if self._wish["stage"] != "watch" or self._work.status()["state"] != "running":
+            # Reads of the work go on when the server is back, after its grace period; and what is
+            # finished can be judged then.
+            at_work = self._work.status()["state"] in ("running", "succeeded")
+            if self._wish["stage"] != "watch" or not at_work:
                 raise
             return {"changed": False, "running": True, "progress": {}, "silent": str(error)}
         if self._wish["state"] == "absent":

@@ -175,6 +175,12 @@ def test_a_source_that_is_silent_ends_a_watch_only_without_work(
     systemd.process = subprocess.Popen(["sleep", "60"])
     waiting = call(stage="watch")
     assert (waiting["running"], waiting["silent"][:16]) == (True, "/data/checkpoint")
+    systemd.process.kill()
+    systemd.process.wait()
+    assert call(stage="watch")["failed"] is True  # it died, and that is told
+    systemd.process = subprocess.Popen(["true"])
+    systemd.process.wait()
+    assert call(stage="watch")["running"] is True  # done, to be judged when the source is back
     assert call(stage="start")["failed"] is True
 
 
