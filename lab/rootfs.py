@@ -24,7 +24,7 @@ openssh-server iproute2 iputils-ping iputils-arping iputils-tracepath ethtool pc
 netcat-openbsd netplan.io network-manager lldpd iptables nftables
 rdma-core ibverbs-utils ibverbs-providers infiniband-diags perftest rdmacm-utils
 nfs-kernel-server nfs-common e2fsprogs xfsprogs nvme-cli fio zstd
-docker.io docker-cli busybox-static git nginx docker-registry prometheus prometheus-node-exporter
+docker.io docker-cli busybox-static git nginx
 """.split()
 # On at boot in every node; the rest of what the packages enable is switched off below.
 _ENABLED = "ssh systemd-networkd systemd-resolved".split()
@@ -35,8 +35,7 @@ fstrim.timer xfs_scrub_all.timer systemd-timesyncd.service lldpd.service
 NetworkManager.service NetworkManager-dispatcher.service NetworkManager-wait-online.service
 nfs-server.service nfs-blkmap.service rpcbind.service rpcbind.socket nfs-client.target
 docker.service containerd.service getty@tty1.service nvmefc-boot-connections.service
-nvmf-autoconnect.service nftables.service nginx.service docker-registry.service prometheus.service
-prometheus-node-exporter.service
+nvmf-autoconnect.service nftables.service nginx.service
 """.split()
 _MASKED = """
 systemd-networkd-wait-online.service systemd-hwdb-update.service getty@tty1.service
