@@ -29,6 +29,7 @@ from tests.support.playbook import (
     assert_idempotent,
     run_playbook,
 )
+from tests.support.secrets import PLACES
 
 pytestmark = pytest.mark.containers
 
@@ -41,17 +42,6 @@ STATE = """
 ls -lAR --time-style=full-iso /etc/sparkfleet /var/lib/sparkfleet /etc/systemd/system 2>&1
 find /etc/sparkfleet /etc/systemd/system -type f | sort | xargs -r sha256sum
 systemctl show -p ActiveState -p UnitFileState -p MainPID sparkfleet-entry nginx; ss -Hltn
-"""
-# Every place where a key could be seen besides its file and the map: the command lines and
-# environments of all processes (the shell's own excepted), the journal, logs, unit properties.
-PLACES = """{
-for f in /proc/[0-9]*/cmdline /proc/[0-9]*/environ; do
-    [ "$f" = "/proc/$$/cmdline" ] || tr '\\0' ' ' < $f; echo
-done 2>/dev/null
-ps axww; journalctl --no-pager -o json-pretty; systemctl show sparkfleet-entry
-find /var/log /tmp /var/tmp /home /root /run/systemd -type f ! -name '*.journal' -exec cat {} +
-find /var/lib/sparkfleet /etc/systemd -type f -exec cat {} +
-} | tr -c '[:print:]\\n' ?
 """
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
-import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support import packages
 from tests.support.labs import ROOT, LabUnderTest
 from tests.support.playbook import (
     Run,
@@ -213,17 +212,6 @@ systemctl reload docker || true
 """
 
 
-def install_registry(lab: LabUnderTest, folder: Path) -> None:
-    """The lab's nodes reach no archive, so it is fetched here."""
-    if not shutil.which("apt-get"):
-        pytest.skip("needs apt-get, whose archive has docker-registry")
-    words = ["apt-get", "download", "docker-registry"]
-    subprocess.run(words, cwd=folder, check=True, capture_output=True)
-    (package,) = folder.glob("*.deb")
-    lab.put("spark1", "/tmp/package.deb", package.read_bytes())
-    lab.root("spark1", "dpkg --force-depends --install /tmp/package.deb; rm /tmp/package.deb")
-
-
 def test_a_registry_is_used_when_given(
     ring: LabUnderTest, commits: list[str], tmp_path: Path
 ) -> None:
@@ -233,7 +221,7 @@ def test_a_registry_is_used_when_given(
         ring.root(host, f"docker rmi -f {REFERENCE}")
     down = second(commits, sglang_image_registry="10.20.0.11:5000/team")
     refused(build(ring, down), "image-push", "connection refused")
-    install_registry(ring, tmp_path)
+    packages.install(ring, tmp_path, {"docker-registry": ["spark1"]})
     # the distribution's asks for a password, which is the user's matter
     ring.root("spark1", "sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml")
     ring.root("spark1", "systemctl start docker-registry")

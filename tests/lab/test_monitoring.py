@@ -10,15 +10,13 @@ reach nothing outside it. RDMA is files, computed from the real addresses of rea
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.support import packages
 from tests.support.labs import ROOT, LabUnderTest
 from tests.support.playbook import (
     Run,
@@ -42,30 +40,15 @@ ls {FOLDER} 2>&1
 """
 
 
-def packages(lab: LabUnderTest, folder: Path, hosts: Sequence[str], server: str = "") -> None:
-    """Install the distribution's packages, Prometheus on one host, without what only browsers need.
-
-    Nothing is started by that, as where the role installs them.
-    """
-    found = shutil.which("apt-get")
-    if found is None:
-        pytest.skip("needs apt-get, whose archive has node_exporter and Prometheus")
-    names = ["prometheus-node-exporter", "prometheus"]
-    subprocess.run(["apt-get", "download", *names], cwd=folder, check=True, capture_output=True)
-    for package in sorted(folder.glob("*.deb")):
-        for host in hosts if "exporter" in package.name else [server] if server else []:
-            lab.put(host, "/tmp/package.deb", package.read_bytes())
-            lab.root(host, "echo exit 101 > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d")
-            lab.root(host, "dpkg --force-depends --install /tmp/package.deb; rm /tmp/package.deb")
-            lab.root(host, "rm /usr/sbin/policy-rc.d; systemctl disable --now prometheus || true")
-
-
 @pytest.fixture(scope="module")
 def cell(
     make_lab: Callable[..., LabUnderTest], tmp_path_factory: pytest.TempPathFactory
 ) -> LabUnderTest:
     lab = make_lab("monitoring", "containers", "--bare", "--cabling", "pair", "--hosts", "2")
-    packages(lab, tmp_path_factory.mktemp("packages"), ["spark1", "spark2"], "spark1")
+    both = ["spark1", "spark2"]
+    wanted = {"prometheus-node-exporter": both, "prometheus": ["spark1"]}
+    packages.install(lab, tmp_path_factory.mktemp("packages"), wanted)
+    lab.root("spark1", "systemctl disable --now prometheus || true")  # as where the role installs
     for number, host in enumerate(("spark1", "spark2"), 11):
         for twin, netdev in enumerate(("enp1s0f0np0", "enP2p1s0f0np0")):
             lab.root(

@@ -20,6 +20,7 @@ from tests.support.playbook import (
     assert_check_changes_nothing,
     run_playbook,
 )
+from tests.support.secrets import PLACES
 
 pytestmark = pytest.mark.containers
 
@@ -30,19 +31,6 @@ find /etc /usr/local /opt /data /var/lib/sparkfleet /srv -xdev -type f ! -path '
     -printf '%p %s %T@ %m\n' 2>/dev/null | sort
 docker images --no-trunc --quiet; docker ps --all --quiet
 ip -4 -o addr show | awk '{print $2, $4}'; ip route; systemctl list-unit-files --no-legend
-"""
-# Every place where a key could be seen besides its file and the map of the entry: command lines and
-# environments of all processes (the shell's own excepted), containers, journal, logs, units.
-PLACES = """{
-for f in /proc/[0-9]*/cmdline /proc/[0-9]*/environ; do
-    [ "$f" = "/proc/$$/cmdline" ] || tr '\\0' ' ' < $f; echo
-done 2>/dev/null
-ps axww; journalctl --no-pager -o json-pretty
-docker ps --all --quiet | xargs -r docker inspect
-docker ps --all --quiet | xargs -rn1 docker logs 2>&1
-find /var/log /tmp /var/tmp /home /root /run/systemd -type f ! -name '*.journal' -exec cat {} +
-find /var/lib/sparkfleet /etc/systemd -type f -exec cat {} +
-} | tr -c '[:print:]\\n' ?
 """
 
 
