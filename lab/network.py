@@ -107,7 +107,20 @@ class Network:
                 f"peer name {netdev} address {mac} mtu 1500 netns /proc/{pid}/ns/net"
             )
         self._batch(commands)
+        self._reveal(pid, [netdev for netdev, _mac, _name in wanted])
         self.plug_host(host)
+
+    @staticmethod
+    def _reveal(pid: int, netdevs: Iterable[str]) -> None:
+        """Let a container see its ports in /sys.
+
+        Who asks for one while the node boots is told that it is not there, and kernels were seen
+        that keep this: the directory lists the port then, and opening it fails, until what is
+        remembered of names is dropped.
+        """
+        folder = Path(f"/proc/{pid}/root/sys/class/net")
+        if not all((folder / netdev / "mtu").exists() for netdev in netdevs):
+            Path("/proc/sys/vm/drop_caches").write_text("2\n")
 
     def remove_ports(self, host: Host) -> None:
         links = self.links()
