@@ -152,6 +152,8 @@ def test_an_address_changed_by_hand_is_put_right(proven: LabUnderTest) -> None:
     wanted = fabric_addresses(proven)
     proven.root("spark1", "ip addr flush dev enp1s0f0np0; ip addr add 10.66.0.1/24 dev enp1s0f0np0")
     assert checked(proven).returncode != 0
+    foretold = fabric(proven, "-e", "spark_topology=pair", "--check", "--diff").assert_ok()
+    assert foretold.hosts["spark1"].changed and not foretold.hosts["spark2"].changed
     run = fabric(proven, "-e", "spark_topology=pair").assert_ok()
     assert run.hosts["spark1"].changed and not run.hosts["spark2"].changed
     assert fabric_addresses(proven) == wanted
