@@ -15,7 +15,7 @@ export MOLECULE_COMMAND_BORDERS := false
 
 # A lab is made for each file, so that two files can be tried at once.
 fabric_tests := containers doctor fabric fabric_network link_proof
-stage_tests := checkpoint nfs_share engram_pack image nccl serve entry site
+stage_tests := checkpoint nfs_share engram_pack image nccl serve entry site readme
 day_two_tests := recovery fleet fences monitoring
 
 step := python tools/step.py run

@@ -3,9 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Pages keep to what there is: links, variables, playbooks, commands and generated tables.
 
-UPDATE_GOLDEN=1 writes generated tables anew. Blocks of commands are marked console. A comment
-before one says on what it runs: `on: sparks` is held here to inventory and syntax, `on: head`
-is typed on a node. Every other block is run by a test, which CHECKED names.
+UPDATE_GOLDEN=1 writes generated tables anew. Every command of README and the quick start is run by
+what RUN_BY names; here it is held to that, and to what can be seen without a lab.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import re
 import shlex
 import statistics
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.support import pages
 from tests.support.playbook import ROOT, ansible_env
 
 PAGES = sorted(
@@ -37,11 +36,11 @@ PAGES = sorted(
 ELSEWHERE = {"github.com"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```+)(\S*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
-CONSOLE = re.compile(r"(?:<!-- on: (\w+) -->\n)?^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MARKED = ("README.md", "docs/quick-start.md")
-# What a command without a mark begins with, and the test that runs it.
-CHECKED = {
-    "make": "test_a_command_is_one_that_there_is",
+# What runs the commands of a mark, and those without one by their first words.
+RUN_BY_PLACE = {"sparks": "tests/lab/test_readme.py", "head": "tests/lab/test_readme.py"}
+RUN_BY = {
+    "make demo": "tests/lab/test_readme.py",
+    "make test": ".ci/run",
     "ansible-galaxy collection": "tests/dist/test_dist.py",
     "ansible-doc": "tests/dist/test_dist.py",
     "ansible-playbook sparkfleet.cluster": "tests/dist/test_dist.py",
@@ -129,7 +128,7 @@ def test_playbooks_that_are_named_are_there(page):
     assert named <= {path.stem for path in (ROOT / "playbooks").glob("*.yml")}
 
 
-@pytest.mark.parametrize("page", MARKED)
+@pytest.mark.parametrize("page", pages.PAGES)
 def test_a_verb_is_a_playbook(page):
     """The first column of tables that tell what playbooks do."""
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -139,43 +138,39 @@ def test_a_verb_is_a_playbook(page):
                 assert (ROOT / f"playbooks/{name}.yml").exists(), name
 
 
-def commands() -> Iterator[tuple[str, str, str]]:
-    for page in MARKED:
-        text = (ROOT / page).read_text(encoding="utf-8")
-        for place, block in CONSOLE.findall(text):
-            for line in block.replace("\\\n", " ").splitlines():
-                if line.strip():
-                    yield page, place, line
-
-
-def targets() -> set[str]:
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return set(re.findall(r"^([a-z-]+):.*## ", text, re.MULTILINE))
-
-
-@pytest.mark.parametrize(("page", "place", "line"), list(commands()))
-def test_a_command_is_one_that_there_is(page, place, line, tmp_path):
-    words = shlex.split(line, comments=True)
-    if place == "head":
-        return
+@pytest.mark.parametrize("command", pages.commands(), ids=lambda command: command.line)
+def test_a_command_is_run_by_a_test_and_can_be_typed(command, tmp_path):
+    words = shlex.split(command.line, comments=True)
+    if command.place:
+        program = (ROOT / RUN_BY_PLACE[command.place]).read_text(encoding="utf-8")
+        assert f'place == "{command.place}"' in program
+    else:
+        (runs,) = [place for start, place in RUN_BY.items() if command.line.startswith(start)]
+        assert " ".join(words) in (ROOT / runs).read_text(encoding="utf-8")
     if words[0] == "make":
-        assert words[1] in targets()
         shown = ["make", "--dry-run", "--no-print-directory", *words[1:]]
         subprocess.run(shown, cwd=ROOT, check=True, capture_output=True)
-    elif words[0] == "ansible-playbook" and not words[1].startswith("sparkfleet."):
-        assert place == "sparks", f"{page}: {line}: a mark tells on what this runs"
-        subprocess.run(
-            [*words, "--syntax-check"],
-            cwd=ROOT,
-            env=ansible_env(tmp_path),
-            check=True,
-            capture_output=True,
-        )
-    else:
-        begin = [start for start in CHECKED if line.startswith(start)]
-        assert begin, f"{page}: no test runs {line!r}"
-        assert (ROOT / CHECKED[begin[0]]).exists()
-        assert line in (ROOT / CHECKED[begin[0]]).read_text(encoding="utf-8")
+    if command.place == "sparks":
+        env = ansible_env(tmp_path)
+        parse = [*words, "--syntax-check"]
+        subprocess.run(parse, cwd=ROOT, env=env, check=True, capture_output=True)
+
+
+def test_the_inventory_that_readme_shows_is_the_one_that_is_there():
+    """Hosts, addresses and user; the file explains more variables, with their defaults."""
+    for page in pages.PAGES:
+        (block,) = [text for _fence, kind, text in FENCE.findall(page_text(page)) if kind == "yaml"]
+        shown = yaml.safe_load(block)["sparks"]
+        file = yaml.safe_load((ROOT / "inventories/sparks.yml").read_text(encoding="utf-8"))[
+            "sparks"
+        ]
+        assert shown["hosts"] == file["hosts"]
+        assert shown["vars"]["ansible_user"] == file["vars"]["ansible_user"]
+        assert shown["vars"]["spark_topology"] == "ring"
+
+
+def page_text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
 def table(*rows: list[str]) -> str:
