@@ -38,6 +38,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "interval": {"type": "float", "default": 2},
 }
 _SETTLE = 30.0  # seconds for the last look at every rank of a broken cell
+_GLANCE = 0.1  # seconds between two glances at what the other hosts saw
 _REPEAT = 30.0  # seconds after which an unchanged line of progress is told again
 
 
@@ -81,15 +82,22 @@ class ActionModule(ActionBase):
             answered = answered or seen["answered"]
             seen["answered"] = seen["answered"] and answered
             write_whole(str(board / host), json.dumps({**seen, "looked": looked}))
-            ranks = self._read(board)
-            elapsed = time.monotonic() - begun
-            verdict = _rank_boot.judge(
-                ranks,
-                expected,
-                elapsed=elapsed,
-                timeout=options["ready_timeout"],
-                pool_least=options["pool_tokens_least"],
-            )
+            # Until it is time to look again, what lacks may be told by the others.
+            pause = time.monotonic() + options["interval"]
+            while True:
+                ranks = self._read(board)
+                elapsed = time.monotonic() - begun
+                verdict = _rank_boot.judge(
+                    ranks,
+                    expected,
+                    elapsed=elapsed,
+                    timeout=options["ready_timeout"],
+                    pool_least=options["pool_tokens_least"],
+                )
+                done = verdict.state != "booting" or self._task.check_mode
+                if done or not expected or time.monotonic() > pause:
+                    break
+                time.sleep(_GLANCE)
             line = _rank_boot.progress(options["cell"], ranks, elapsed, len(hosts))
             news = line.partition(" ")[2].partition(" ")[2] != shown
             if seen["head"] and (news or elapsed - shown_at > _REPEAT or verdict.state == "ready"):
@@ -101,7 +109,7 @@ class ActionModule(ActionBase):
                 break
             if not expected and not seen["head"] and seen["state"] == "active":
                 break  # gives its turn to the next host; the head is waited for first
-            time.sleep(options["interval"])
+            time.sleep(max(0.0, pause - time.monotonic()))
         notes = verdict.notes
         for note in notes if seen["head"] else ():
             display.warning(note)
