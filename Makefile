@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-vm lint types unit sanity sanity-all docs docs-browser dist importer docs-lint test-lab \
   test-stages test-day-two test-vm-cell test-arguments test-engine \
-  bench-packing bench-packing-full bench-planning bench-gids bench-no-change format lab-down clean
+  benchmarks bench-packing-full format lab-down clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export LC_ALL := C.UTF-8
@@ -18,6 +18,7 @@ fabric_tests := containers doctor fabric fabric_network link_proof
 stage_tests := checkpoint nfs_share engram_pack image nccl serve entry site readme
 day_two_tests := recovery fleet fences monitoring
 
+measured := --results docs/performance
 step := python tools/step.py run
 node_code := $(addprefix collections/ansible_collections/sparkfleet/cluster/plugins/,modules module_utils)
 
@@ -130,21 +131,19 @@ test-engine: setup ## the real SGLang with a toy model as four ranks in a contai
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'real SGLang' --junit .cache/junit/engine.xml -- pytest tests/engine
 
-bench-packing: setup ## packing against dd and a numpy loop, on the disk of .cache; needs root
-	@PYTHONPATH=collections $(step) 'packing' -- python -m benchmarks.packing .cache/packing
+benchmarks: export LAB_NAME ?= bench
+benchmarks: export PYTHONPATH := collections
+benchmarks: setup ## measure every claim on this machine, into the tables of docs/performance.md: half an hour, needs root
+	@failed=0
+	$(step) planning -- python -m benchmarks.planning $(measured) || failed=1
+	$(step) GIDs -- python -m benchmarks.gid_walk $(measured) || failed=1
+	$(step) packing -- python -m benchmarks.packing .cache/packing $(measured) || failed=1
+	$(step) 'no change' -- python -m benchmarks.no_change $(measured) || failed=1
+	$(step) tables -- env UPDATE_GOLDEN=1 pytest -q tests/unit/test_docs.py -k table || failed=1
+	exit $$failed
 
-bench-packing-full: setup ## one rank-layer of the real size: needs 26 GB of disk
+bench-packing-full: setup ## packing one rank-layer of the real size: needs 26 GB of disk, and root
 	@PYTHONPATH=collections $(step) 'packing, full size' -- python -m benchmarks.packing .cache/packing --full-size
-
-bench-planning: setup ## planning from 4 to 1,024 hosts
-	@PYTHONPATH=collections $(step) 'planning' -- python -m benchmarks.planning
-
-bench-gids: setup ## choosing the GIDs of a rank
-	@PYTHONPATH=collections $(step) 'GIDs' -- python -m benchmarks.gid_walk
-
-bench-no-change: export LAB_NAME ?= lab
-bench-no-change: setup ## a run that changes nothing, against the setup module, in the lab that make demo left
-	@$(step) 'no change' -- python -m benchmarks.no_change
 
 format: setup ## rewrite Python files the way `make lint` wants them
 	@ruff check --fix --quiet . || true

@@ -3,11 +3,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a run of site.yml costs that changes nothing, as a multiple of `ansible -m setup`.
 
-``python -m benchmarks.no_change`` needs a lab that serves, as `make demo` leaves it (LAB_NAME).
-Both are run in turns on the same hosts, so that what else the machine does hits both; medians are
-compared. Before that the cell is stopped once and started by site.yml, for the time from its
-answer to the end of the run. Writes no_change.json and no_change.svg into ``--results``; ends with
-1 where a bar is missed, and where a run that should change nothing changed something.
+``python -m benchmarks.no_change`` makes a container lab for each of ``--cells``, serves from it
+with the stand-ins of the lab, and removes it. The first run takes the nodes from bare to serving
+and tells the time from the cell's answer to the end of the run. Then setup and site.yml are run in
+turns on the same hosts, so that what else the machine does hits both; medians are compared. Cells
+of four and eight hosts tell the growth.
+
+Writes no_change.json and no_change.svg into ``--results``, where cells that were measured before
+and are not now stay; ends with 1 where a bar is missed, and where a run changed something.
 """
 
 from __future__ import annotations
@@ -18,21 +21,22 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import bars, machine
+from lab import spec
 
 ROOT = Path(__file__).resolve().parent.parent
-INVENTORY = "inventories/lab.yml"
-BAR = 15.0  # times setup
+BAR = 15.0  # times setup, for the cell of make demo
 BAR_AFTER_READY = 20.0  # seconds
+BAR_CELL = "ring-4"
+CELLS = (BAR_CELL, "switch-4", "switch-8")
 READY = "Wait until the cell has answered"
 
 
-def ansible(command: list[str], stages: Path | None = None) -> tuple[float, dict[str, Any]]:
+def call(command: list[str], stages: Path | None = None) -> tuple[float, dict[str, Any]]:
     """Seconds of one command, and what the callback noted; stops where it fails."""
     env = dict(os.environ)
     if stages:
@@ -41,7 +45,13 @@ def ansible(command: list[str], stages: Path | None = None) -> tuple[float, dict
         env["SPARKFLEET_STAGES"] = str(stages)
     begun = time.monotonic()
     done = subprocess.run(
-        command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        command,
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
     )
     took = time.monotonic() - begun
     if done.returncode:
@@ -60,30 +70,40 @@ def shares(told: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def measure(variables: str, rounds: int) -> dict[str, Any]:
-    """A start, then rounds of setup and of site.yml in turns."""
-    site = ["ansible-playbook", "site.yml", "-i", INVENTORY, "-e", f"@{variables}"]
-    stop = ["ansible-playbook", "playbooks/stop.yml", "-i", INVENTORY, "-e", f"@{variables}"]
-    setup = ["ansible", "sparks", "-i", INVENTORY, "-m", "setup"]
-    with tempfile.TemporaryDirectory() as directory:
-        stages = Path(directory) / "stages.json"
-        ansible(stop)
-        _took, started = ansible(site, stages)
-        after = round(started["seconds"] - started["ended"][READY], 1)
+def measure(cell: str, lab_name: str, rounds: int) -> dict[str, Any]:
+    """One cell, named by its topology and number of hosts, in a lab of its own."""
+    topology, hosts = cell.split("-")
+    lab = [sys.executable, "-m", "lab", "--name", f"{lab_name}-{cell}"]
+    try:
+        call([*lab, "up", "--bare", "--cabling", topology, "--hosts", hosts])
+        call([*lab, "standin"])
+        made = spec.load(f"{lab_name}-{cell}")
+        assert made is not None
+        inventory = ["-i", str(made.state / "inventory.yml")]
+        site = ["ansible-playbook", "site.yml", *inventory, "-e", f"@{made.state / 'standin.yml'}"]
+        setup = ["ansible", "sparks", *inventory, "-m", "setup"]
+        stages = made.state / "stages.json"
+        took, started = call(site, stages)
+        print(f"{cell}: from bare to serving {took:.0f} s", flush=True)
         setups, sites, plays, changed = [], [], [], 0
         for number in range(rounds):
-            setups.append(round(ansible(setup)[0], 2))
-            took, told = ansible(site, stages)
+            setups.append(round(call(setup)[0], 2))
+            took, told = call(site, stages)
             sites.append(round(took, 2))
             plays.append(shares(told))
             changed += sum(host["changed"] for host in told["hosts"].values())
-            print(f"round {number + 1}: setup {setups[-1]} s, site.yml {sites[-1]} s", flush=True)
-    multiple = statistics.median(sites) / statistics.median(setups)
+            print(
+                f"{cell}, round {number + 1}: setup {setups[-1]} s, site.yml {sites[-1]} s",
+                flush=True,
+            )
+        found = machine()
+    finally:
+        call([*lab, "down"])
     return {
-        "machine": machine(),
-        "hosts": len(told["hosts"]) - 1,  # without localhost
-        "bar_multiple": BAR,
-        "multiple": round(multiple, 1),
+        "machine": found,
+        "hosts": int(hosts),
+        "topology": topology,
+        "multiple": round(statistics.median(sites) / statistics.median(setups), 1),
         "setup_seconds": setups,
         "site_seconds": sites,
         "tasks": told["tasks"],
@@ -91,35 +111,48 @@ def measure(variables: str, rounds: int) -> dict[str, Any]:
         "stage_seconds": {
             name: round(statistics.median(run[name] for run in plays), 2) for name in plays[0]
         },
-        "bar_after_ready_seconds": BAR_AFTER_READY,
-        "after_ready_seconds": after,
+        "after_ready_seconds": round(started["seconds"] - started["ended"][READY], 1),
     }
+
+
+def missed(cells: dict[str, dict[str, Any]]) -> list[str]:
+    """Sentences about bars that are not met, and about runs that changed something."""
+    bad = []
+    for name, cell in cells.items():
+        if cell["changed"]:
+            bad.append(f"{name}: {cell['changed']} tasks changed something")
+        if name == BAR_CELL and cell["multiple"] > BAR:
+            bad.append(f"{name}: {cell['multiple']} times setup, bar {BAR:g}")
+        if name == BAR_CELL and cell["after_ready_seconds"] > BAR_AFTER_READY:
+            after = cell["after_ready_seconds"]
+            bad.append(f"{name}: {after} s after ready, bar {BAR_AFTER_READY:g} s")
+    return bad
 
 
 def main() -> int:
     """Measure, keep, print and judge."""
-    lab = os.environ.get("LAB_NAME") or "lab"
+    lab = os.environ.get("LAB_NAME") or "bench"
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--variables", default=f"/var/lib/sparkfleet-lab/{lab}/standin.yml")
+    parser.add_argument("--cells", nargs="+", default=CELLS, metavar="TOPOLOGY-HOSTS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=ROOT / ".cache/benchmarks")
     options = parser.parse_args()
-    result = measure(options.variables, options.rounds)
     options.results.mkdir(parents=True, exist_ok=True)
-    rows = [(name, took, f"{took:.1f} s") for name, took in result["stage_seconds"].items()]
-    setup = statistics.median(result["setup_seconds"])
-    rows.insert(0, ("for comparison: setup", setup, f"{setup:.1f} s"))
-    bars("A run that changes nothing, by stage", rows, options.results / "no_change.svg")
+    path = options.results / "no_change.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
+    cells = kept | {cell: measure(cell, lab, options.rounds) for cell in options.cells}
+    result = {"bar_multiple": BAR, "bar_after_ready_seconds": BAR_AFTER_READY, "cells": cells}
     text = json.dumps(result, indent=1)
-    (options.results / "no_change.json").write_text(f"{text}\n", encoding="utf-8")
+    path.write_text(f"{text}\n", encoding="utf-8")
     print(text)
-    bad = []
-    if result["changed"]:
-        bad.append(f"{result['changed']} tasks changed something")
-    if result["multiple"] > BAR:
-        bad.append(f"{result['multiple']} times setup, bar {BAR:g}")
-    if result["after_ready_seconds"] > BAR_AFTER_READY:
-        bad.append(f"{result['after_ready_seconds']} s after ready, bar {BAR_AFTER_READY:g} s")
+    rows = [
+        (f"{stage}, {name}", took, f"{took:.1f} s")
+        for stage in next(iter(cells.values()))["stage_seconds"]
+        for name, cell in cells.items()
+        for took in (cell["stage_seconds"][stage],)
+    ]
+    bars("A run that changes nothing, by stage", rows, options.results / "no_change.svg")
+    bad = missed(cells)
     print("\n".join(bad))
     return 1 if bad else 0
 

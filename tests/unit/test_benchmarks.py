@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.machine import bars, machine
-from benchmarks.no_change import shares
+from benchmarks.no_change import missed, shares
+from benchmarks.packing import BARS
+from benchmarks.packing import missed as missed_by_packing
 from tests.support.playbook import ROOT, run_playbook
 
 
@@ -45,3 +47,19 @@ def test_a_picture_has_a_bar_for_each_row_and_the_machine_is_told(tmp_path: Path
     assert text.count("<rect") == 3  # with the ground
     assert "<two>" not in text
     assert {"cpu", "cpus", "memory_gib", "kernel", "python", "load", "when"} <= set(machine())
+
+
+def test_a_missed_bar_of_a_run_is_told_with_its_cell() -> None:
+    good = {"changed": 0, "multiple": 14.9, "after_ready_seconds": 19.0}
+    slow = {"changed": 2, "multiple": 15.1, "after_ready_seconds": 20.5}
+    assert missed({"ring-4": good, "switch-8": {**slow, "changed": 0}}) == []
+    assert missed({"ring-4": slow}) == [
+        "ring-4: 2 tasks changed something",
+        "ring-4: 15.1 times setup, bar 15",
+        "ring-4: 20.5 s after ready, bar 20 s",
+    ]
+
+
+def test_a_missed_bar_of_packing_is_told() -> None:
+    assert missed_by_packing(BARS) == []
+    assert missed_by_packing({**BARS, "to_dd": 1.25}) == ["to_dd is 1.25, bar 1.0"]

@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.no_change import missed as missed_no_change
+from benchmarks.packing import missed as missed_packing
 from tests.support import pages
 from tests.support.playbook import ROOT, ansible_env
 
@@ -268,24 +270,50 @@ def gids() -> str:
 
 
 def no_change() -> str:
-    if not (ROOT / "docs/performance/no_change.json").exists():
-        return "Not measured yet.\n"
     found = measured("no_change")
-    assert found["changed"] == 0
-    stages = [[name, f"{took:.1f}"] for name, took in found["stage_seconds"].items()]
-    setup, site = (statistics.median(found[f"{name}_seconds"]) for name in ("setup", "site"))
-    verdict = "met" if found["multiple"] <= found["bar_multiple"] else "missed"
-    after = found["after_ready_seconds"]
-    ready = "met" if after <= found["bar_after_ready_seconds"] else "missed"
+    cells = found["cells"]
+    assert not any(cell["changed"] for cell in cells.values())
+    rows = []
+    for name, cell in cells.items():
+        setup, site = (statistics.median(cell[f"{what}_seconds"]) for what in ("setup", "site"))
+        it = cell["machine"]
+        figures = [f"{setup:.1f}", f"{site:.1f}", f"{cell['multiple']:.1f}", str(cell["tasks"])]
+        rows.append([name, *figures, str(cell["after_ready_seconds"]), str(it["load"])])
+    titles = ["cell", "`setup`, s", "`site.yml`, s", "multiple", "tasks", "after ready, s", "load"]
+    first = next(iter(cells.values()))
+    stages = [
+        [stage, *(f"{cell['stage_seconds'][stage]:.1f}" for cell in cells.values())]
+        for stage in first["stage_seconds"]
+    ]
     return (
-        f"{machine(found)}\n"
-        f"- `ansible -m setup` on {found['hosts']} hosts: {setup:.1f} s; `site.yml`, "
-        f"{found['tasks']} tasks: {site:.1f} s, {found['multiple']} times as long. The bar of "
-        f"{found['bar_multiple']:g} is {verdict}.\n"
-        f"- From the cell's answer to the end of a run that started it: {after} s. The bar of "
-        f"{found['bar_after_ready_seconds']:g} s is {ready}.\n\n"
-        f"{table(['stage', 'seconds'], *stages)}"
+        f"{machine(first)}\n{table(titles, *rows)}\n{verdicts(missed_no_change(cells))}\n"
+        f"{table(['seconds of the stage', *cells], *stages)}"
     )
+
+
+def packing() -> str:
+    found = measured("packing")
+    names = {"pack": "`engram_pack`", "dd": "`dd conv=fsync`", "loop": "numpy loop"}
+    rows = [
+        [
+            words,
+            f"{found['seconds'][name]:.1f}",
+            f"{max(run['cached_share'] for run in found['runs'][name]):.0%}",
+        ]
+        for name, words in names.items()
+    ]
+    titles = [f"{found['bytes'] / 1e9:.2f} GB", "seconds, median", "left in the page cache"]
+    return (
+        f"{machine(found)}\n{table(titles, *rows)}\n"
+        f"{found['to_loop']:.2f} times the loop (bar {found['bars']['to_loop']}), "
+        f"{found['to_dd']:.2f} times `dd` (bar {found['bars']['to_dd']}); "
+        f"{found['pack_peak_rss'] / 2**20:.0f} MiB of memory at most; looking at a packed file "
+        f"again takes {found['recheck_seconds']:.2f} s. {verdicts(missed_packing(found))}"
+    )
+
+
+def verdicts(missed: list[str]) -> str:
+    return f"Missed: {'; '.join(missed)}.\n" if missed else "All bars are met.\n"
 
 
 @pytest.mark.parametrize(
@@ -294,6 +322,7 @@ def no_change() -> str:
         ("performance", planning),
         ("performance", gids),
         ("performance", no_change),
+        ("performance", packing),
         ("troubleshooting", signatures),
         ("fetched", fetched),
         ("fetched", downloader),
