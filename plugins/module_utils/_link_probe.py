@@ -45,6 +45,7 @@ PORTS: tuple[dict[str, Any], ...] = tuple(
 _NAME = "fabric-neighbours"
 _NET = "sys/class/net"
 _INTERVAL = 0.25
+_QUIET = 1.0  # seconds without a new source, after four shouts of everybody
 _SPARE = 10.0  # seconds to lower the ports and to answer
 _SOURCES = 256  # per port: more are a network, not a cable
 _IFF_UP = 0x1
@@ -109,8 +110,9 @@ def start(
 def collect(
     ports: Sequence[Mapping[str, Any]], run: str, *, seconds: float, settle: float, tree: Tree
 ) -> dict[str, Any]:
-    """Let the process listen `seconds` longer, then end it and take what it has heard.
+    """Let the process listen up to `seconds` longer, then end it and take what it has heard.
 
+    It ends sooner where every port with a carrier has heard a peer, and nobody new for a second.
     As every host has started by now and each listens so much longer, every two of them have heard
     each other, however many of them Ansible reaches at a time. A port that was raised needs a while
     for its carrier: it is waited for, up to `settle` seconds from then on.
@@ -139,6 +141,8 @@ class Ears:
         self._tree = tree
         self._heard: dict[str, dict[str, dict[str, int]]] = {netdev: {} for netdev in sockets}
         self._carrier = dict.fromkeys(sockets, False)
+        self._own = {mac_text(port.getsockname()[4]) for port in sockets.values()}
+        self._news = 0.0  # when a source was heard for the first time
 
     def listen(self, leash: Leash, raised: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Shout and listen until the leash is pulled, and as long afterwards as is asked for.
@@ -148,7 +152,7 @@ class Ears:
             of frames, of those that were probes of this run, and of those that were of another one.
         """
         netdevs = {port: netdev for netdev, port in self._sockets.items()}
-        started, shout, end = time.monotonic(), 0.0, None
+        started, called, shout, end = time.monotonic(), 0.0, 0.0, None
         while end is None or time.monotonic() < end:
             if time.monotonic() >= shout:
                 self._shout()
@@ -161,7 +165,11 @@ class Ears:
                 waiting = not all(self._carrier[netdev] for netdev in raised)
                 settled = started + leash.request.get("settle", 0.0)
                 if end is None or (waiting and time.monotonic() < settled):
-                    end = time.monotonic() + leash.request.get("seconds", 0.0)
+                    called = time.monotonic()
+                    end = called + leash.request.get("seconds", 0.0)
+                # A port that was just raised may be at a switch that does not forward yet.
+                if not raised and self._has_peers():
+                    end = min(end, max(called, self._news) + _QUIET)
         return {
             netdev: {
                 "carrier_seen": self._carrier[netdev],
@@ -169,6 +177,16 @@ class Ears:
             }
             for netdev, found in self._heard.items()
         }
+
+    def _has_peers(self) -> bool:
+        """Whether every port with a carrier has heard another host of this run."""
+        return all(
+            any(
+                count["probes"] and mac not in self._own for mac, count in self._heard[port].items()
+            )
+            for port, carrier in self._carrier.items()
+            if carrier
+        )
 
     def _shout(self) -> None:
         for netdev, port in self._sockets.items():
@@ -186,6 +204,8 @@ class Ears:
         mac = mac_text(frame[6:12])
         if mac not in sources and len(sources) >= _SOURCES:
             return
+        if mac not in sources:
+            self._news = time.monotonic()
         count = sources.setdefault(mac, {"frames": 0, "probes": 0, "other_runs": 0})
         count["frames"] += 1
         tag = read_tag(frame)

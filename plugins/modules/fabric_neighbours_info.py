@@ -77,6 +77,8 @@ options:
   seconds:
     description:
       - How long to listen on after O(stage=collect) has begun. Frames are sent four times a second.
+        It ends sooner where no port was raised, every port with a carrier has heard another host of
+        the run, and nobody new was heard for a second.
       - A switch that runs the spanning tree protocol on its ports needs 30 seconds and more.
     type: float
     default: 3

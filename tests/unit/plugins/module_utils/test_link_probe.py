@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Timer
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _link_detached, _link_probe
@@ -169,6 +169,40 @@ def test_a_network_does_not_fill_the_memory(
         wire.far.send(probe_frame(PEER[:5] + bytes([number]), tag_of("run")))
     ears: Any = Ears({"dev": wire}, tag_of("run"), tree(tmp_path, dev=UP))  # type: ignore[dict-item]
     assert len(ears.listen(short_leash, [])["dev"]["heard"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("mac", "run", "raised", "sooner"),
+    [
+        (PEER, "run", [], True),
+        (PEER, "other", [], False),
+        (bytes.fromhex(OWN.replace(":", "")), "run", [], False),  # a twin on the same wire
+        (PEER, "run", ["dev"], False),
+    ],
+)
+def test_listening_ends_sooner_once_peers_were_heard(
+    tmp_path: Path,
+    wire: Wire,
+    monkeypatch: pytest.MonkeyPatch,
+    mac: bytes,
+    run: str,
+    raised: list[str],
+    sooner: bool,
+) -> None:
+    class Called:
+        """A leash that is pulled from the beginning."""
+
+        request: ClassVar = {"seconds": 1.5}
+
+        def pulled(self) -> bool:
+            return True
+
+    monkeypatch.setattr(_link_probe, "_QUIET", 0.2)
+    wire.far.send(probe_frame(mac, tag_of(run)))
+    ears: Any = Ears({"dev": wire}, tag_of("run"), tree(tmp_path, dev=UP))  # type: ignore[dict-item]
+    begun = time.monotonic()
+    ears.listen(Called(), raised)
+    assert (time.monotonic() - begun < 1.2) == sooner
 
 
 @pytest.fixture
