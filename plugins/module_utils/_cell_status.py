@@ -249,7 +249,7 @@ def _verified(verify: Result | None) -> list[str]:
 def _key(entry: Result, head: str) -> str:
     if entry.get("open"):
         return "none: the entry is open to everybody who reaches it"
-    names = ", ".join(entry.get("keys") or ())
+    names = ", ".join(entry.get("key_names") or ())
     return f"{entry['key_file']} on {head}" + (f" ({names})" if names else "")
 
 

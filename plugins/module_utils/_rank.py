@@ -20,6 +20,9 @@ Exit status: 0 stopped when asked to; 78 something the rank needs is missing; el
 engine, or 1 where the engine ended by itself with 0.
 """
 
+# Also runs without Ansible, whose run_command belongs to modules.
+# pylint: disable=ansible-bad-function
+
 from __future__ import annotations
 
 import contextlib

@@ -177,7 +177,7 @@ actions:
   type: list
   elements: str
   sample: [change /etc/sparkfleet/entry/keys.map, systemctl reload sparkfleet-entry.service]
-keys:
+key_names:
   description: The names of the keys.
   returned: success
   type: list
@@ -277,7 +277,7 @@ def main() -> None:
         "changed": bool(outcome.actions),
         "actions": list(outcome.actions),
         "diff": list(outcome.diff),
-        "keys": list(outcome.keys),
+        "key_names": list(outcome.keys),
         "packages": list(outcome.packages),
         "problems": [problem._asdict() for problem in outcome.problems],
     }

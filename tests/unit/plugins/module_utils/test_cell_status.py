@@ -116,7 +116,7 @@ def summary(**parts: Any) -> list[str]:
         "entry": {
             "url": "http://192.0.2.11:8000/v1",
             "key_file": "/etc/sparkfleet/keys",
-            "keys": ["default"],
+            "key_names": ["default"],
         },
         "verify": {
             "checks": [

@@ -124,7 +124,7 @@ def whole(text: str = "plain", cell: str = "sparks") -> str:
         launch=serving("dsv41-tp4-ring", fabric=fabric, image=text),
         hosts=ranks(text),
         tables={"spark1": {"shards": [{"state": "complete"}, {"state": "missing"}]}},
-        entry={"url": f"http://{text}/v1", "key_file": text, "keys": [text]},
+        entry={"url": f"http://{text}/v1", "key_file": text, "key_names": [text]},
         preflight=preflight(text),
         fabric=found,
         verify=verification(text),
