@@ -62,10 +62,10 @@ def call(command: list[str], stages: Path | None = None) -> tuple[float, dict[st
 
 
 def shares(told: dict[str, Any]) -> dict[str, float]:
-    """Seconds of each play; the last ends with the run."""
-    ends = [begun for _name, begun in told["plays"][1:]] + [told["seconds"]]
+    """Seconds of each stage; the last ends with the run."""
+    ends = [begun for _name, begun in told["stages"][1:]] + [told["seconds"]]
     found: dict[str, float] = {}
-    for (name, begun), end in zip(told["plays"], ends, strict=True):
+    for (name, begun), end in zip(told["stages"], ends, strict=True):
         found[name] = round(found.get(name, 0) + end - begun, 2)
     return found
 
@@ -85,12 +85,12 @@ def measure(cell: str, lab_name: str, rounds: int) -> dict[str, Any]:
         stages = made.state / "stages.json"
         took, started = call(site, stages)
         print(f"{cell}: from bare to serving {took:.0f} s", flush=True)
-        setups, sites, plays, changed = [], [], [], 0
+        setups, sites, parts, changed = [], [], [], 0
         for number in range(rounds):
             setups.append(round(call(setup)[0], 2))
             took, told = call(site, stages)
             sites.append(round(took, 2))
-            plays.append(shares(told))
+            parts.append(shares(told))
             changed += sum(host["changed"] for host in told["hosts"].values())
             print(
                 f"{cell}, round {number + 1}: setup {setups[-1]} s, site.yml {sites[-1]} s",
@@ -109,7 +109,7 @@ def measure(cell: str, lab_name: str, rounds: int) -> dict[str, Any]:
         "tasks": told["tasks"],
         "changed": changed,
         "stage_seconds": {
-            name: round(statistics.median(run[name] for run in plays), 2) for name in plays[0]
+            name: round(statistics.median(run[name] for run in parts), 2) for name in parts[0]
         },
         "after_ready_seconds": round(started["seconds"] - started["ended"][READY], 1),
     }

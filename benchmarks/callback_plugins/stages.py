@@ -1,7 +1,10 @@
 # Copyright (c) The sparkfleet.cluster contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes when plays began and tasks ended, in seconds since the run began, to SPARKFLEET_STAGES."""
+"""Writes when stages began and tasks ended, in seconds since the run began, to SPARKFLEET_STAGES.
+
+A stage is a role, or a play where a task belongs to none.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from ansible.plugins.callback import CallbackBase
 DOCUMENTATION = """
 name: stages
 type: notification
-short_description: When plays began and tasks ended
+short_description: When stages began and tasks ended
 description: For benchmarks/no_change.py.
 """
 
 
 class CallbackModule(CallbackBase):
-    """Notes times; plays that came from a playbook of their own have that play's name."""
+    """Notes times, from one change of stage to the next."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "notification"
@@ -32,7 +35,8 @@ class CallbackModule(CallbackBase):
     def __init__(self) -> None:
         super().__init__()
         self._begun = time.monotonic()
-        self._plays: list[tuple[str, float]] = []
+        self._play = ""
+        self._stages: list[tuple[str, float]] = []
         self._ended: dict[str, float] = {}
         self._tasks = 0
 
@@ -40,12 +44,16 @@ class CallbackModule(CallbackBase):
         return round(time.monotonic() - self._begun, 2)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Note when a play began."""
-        self._plays.append((play.get_name(), self._now()))
+        """Note which play it is."""
+        self._play = play.get_name()
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
-        """Count a task."""
+        """Count a task, and note when it begins a stage."""
         self._tasks += 1
+        role = task._role  # noqa: SLF001  # no other way to a task's role
+        stage = role.get_name(include_role_fqcn=False) if role else self._play
+        if not self._stages or self._stages[-1][0] != stage:
+            self._stages.append((stage, self._now()))
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Note when a task ended on a host; the last counts."""
@@ -54,6 +62,6 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Write it all."""
         hosts = {host: stats.summarize(host) for host in sorted(stats.processed)}
-        told = {"plays": self._plays, "ended": self._ended, "tasks": self._tasks}
+        told = {"stages": self._stages, "ended": self._ended, "tasks": self._tasks}
         told |= {"seconds": self._now(), "hosts": hosts}
         Path(os.environ["SPARKFLEET_STAGES"]).write_text(json.dumps(told), encoding="utf-8")

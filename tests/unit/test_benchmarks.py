@@ -16,12 +16,12 @@ from benchmarks.packing import missed as missed_by_packing
 from tests.support.playbook import ROOT, run_playbook
 
 
-def test_a_play_lasts_until_the_next_and_the_last_until_the_end() -> None:
-    plays = [["Check", 0.5], ["Serve", 2.0], ["Check", 5.0]]
-    assert shares({"plays": plays, "seconds": 9.0}) == {"Check": 5.5, "Serve": 3.0}
+def test_a_stage_lasts_until_the_next_and_the_last_until_the_end() -> None:
+    stages = [["Check", 0.5], ["Serve", 2.0], ["Check", 5.0]]
+    assert shares({"stages": stages, "seconds": 9.0}) == {"Check": 5.5, "Serve": 3.0}
 
 
-def test_the_callback_notes_plays_tasks_and_results(tmp_path: Path) -> None:
+def test_the_callback_notes_stages_tasks_and_results(tmp_path: Path) -> None:
     told = tmp_path / "stages.json"
     tasks = [{"name": "Wait", "ansible.builtin.command": "sleep 0.3", "changed_when": True}]
     play = {"name": "One", "hosts": "localhost", "gather_facts": False, "tasks": tasks}
@@ -35,8 +35,8 @@ def test_the_callback_notes_plays_tasks_and_results(tmp_path: Path) -> None:
     run = run_playbook(tmp_path / "play.yml", "localhost,", "-c", "local", env=env)
     assert run.returncode == 0, run.output
     found = json.loads(told.read_text(encoding="utf-8"))
-    assert [name for name, _begun in found["plays"]] == ["One"]
-    assert found["ended"]["Wait"] >= found["plays"][0][1] + 0.3
+    assert [name for name, _begun in found["stages"]] == ["One"]
+    assert found["ended"]["Wait"] >= found["stages"][0][1] + 0.3
     assert found["tasks"] == 1
     assert found["hosts"]["localhost"]["changed"] == 1
 
