@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vm lint types unit sanity sanity-all docs docs-browser dist importer docs-lint test-lab \
+.PHONY: help setup demo test test-vm lint types unit sanity sanity-all docs docs-browser dist importer release docs-lint test-lab \
   test-stages test-day-two test-vm-cell test-arguments test-engine \
   benchmarks bench-packing-full format lab-down clean
 
@@ -88,6 +88,15 @@ dist: setup ## the artifact of the last commit in .cache/dist, installed into an
 
 importer: setup ## galaxy-importer on the artifact of the last commit; wants REPOSITORY=URL, which galaxy.yml does not name yet
 	@$(step) galaxy-importer -- python -m tools.dist importer
+
+release: setup ## VERSION=1.0.0: the version, and the changelog out of its fragments, as one commit with a tag
+	@[[ '$(VERSION)' =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || { echo 'which version? next: make release VERSION=1.0.0'; exit 1; }
+	[ -z "$$(git status --porcelain)" ] || { echo 'there are changes that are not committed; next: git status'; exit 1; }
+	sed -i 's/^version: .*/version: $(VERSION)/' galaxy.yml
+	antsibull-changelog release
+	git add --all
+	git commit --quiet --message 'Release $(VERSION)'
+	git tag '$(VERSION)'
 
 docs-lint: setup ## changelog, documentation and playbook names of the installed collection
 	@$(step) 'documentation and playbooks, installed' -- python tools/installed.py docs syntax

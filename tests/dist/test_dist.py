@@ -9,6 +9,7 @@ Needs PyPI, or its mirror, for an empty environment with ansible-core and the fi
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -139,3 +140,55 @@ def test_execution_environments_get_the_libraries_of_the_filters(place):
     assert done.returncode == 0, done.stdout
     for line in (ROOT / "meta/requirements.txt").read_text(encoding="utf-8").split():
         assert f"{line}  # from collection sparkfleet.cluster" in done.stdout
+
+
+def test_an_execution_environment_is_defined_by_the_docs(place):
+    """The context of its image is made and has the artifact in it; no image is built here."""
+    pip = [str(place / "venv/bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, BUILDER], check=True)
+    definition = ROOT / "docs/execution-environment.yml"
+    here = place / "environment"
+    here.mkdir()
+    (artifact,) = place.glob("*.tar.gz")
+    (here / "sparkfleet-cluster.tar.gz").write_bytes(artifact.read_bytes())
+    (here / definition.name).write_bytes(definition.read_bytes())
+    done = run(place, "cd environment && ansible-builder create")
+    assert done.returncode == 0, done.stdout
+    asked = (here / "context/_build/requirements.yml").read_text(encoding="utf-8")
+    named = re.search(r"name: (collections/\S+)", asked)
+    assert named
+    assert (here / "context/_build" / named[1]).read_bytes() == artifact.read_bytes()
+
+
+def release(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for role in ("AUTHOR", "COMMITTER"):
+        env |= {f"GIT_{role}_NAME": "Somebody", f"GIT_{role}_EMAIL": "somebody@example.com"}
+    return subprocess.run(
+        ["make", "--old-file=setup", "release", *words],
+        cwd=clone,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_release_is_one_command(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    assert "make release VERSION=1.0.0" in release(clone).stdout
+    (clone / "new").touch()
+    assert "not committed" in release(clone, "VERSION=1.0.0").stdout
+    (clone / "new").unlink()
+    done = release(clone, "VERSION=1.0.0")
+    assert done.returncode == 0, done.stdout
+    told = (clone / "CHANGELOG.rst").read_text(encoding="utf-8")
+    assert "v1.0.0\n======" in told
+    assert "has not run on a DGX Spark yet" in told
+    assert not list((clone / "changelogs/fragments").glob("*.yml"))
+    show = ["git", "show", "1.0.0:galaxy.yml"]
+    galaxy = subprocess.run(show, cwd=clone, capture_output=True, text=True, check=True).stdout
+    assert "\nversion: 1.0.0\n" in galaxy
