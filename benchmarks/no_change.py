@@ -139,12 +139,12 @@ def main() -> int:
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)
     path = options.results / "no_change.json"
-    kept = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
-    cells = kept | {cell: measure(cell, lab, options.rounds) for cell in options.cells}
-    result = {"bar_multiple": BAR, "bar_after_ready_seconds": BAR_AFTER_READY, "cells": cells}
-    text = json.dumps(result, indent=1)
-    path.write_text(f"{text}\n", encoding="utf-8")
-    print(text)
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
+    for cell in options.cells:
+        cells[cell] = measure(cell, lab, options.rounds)
+        result = {"bar_multiple": BAR, "bar_after_ready_seconds": BAR_AFTER_READY, "cells": cells}
+        path.write_text(f"{json.dumps(result, indent=1)}\n", encoding="utf-8")
+    print(path.read_text(encoding="utf-8"))
     rows = [
         (f"{stage}, {name}", took, f"{took:.1f} s")
         for stage in next(iter(cells.values()))["stage_seconds"]

@@ -108,17 +108,25 @@ def start(
 
 
 def collect(
-    ports: Sequence[Mapping[str, Any]], run: str, *, seconds: float, settle: float, tree: Tree
+    ports: Sequence[Mapping[str, Any]],
+    run: str,
+    *,
+    seconds: float,
+    settle: float,
+    tree: Tree,
+    expected: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Let the process listen up to `seconds` longer, then end it and take what it has heard.
 
     It ends sooner where every port with a carrier has heard a peer, and nobody new for a second.
     As every host has started by now and each listens so much longer, every two of them have heard
     each other, however many of them Ansible reaches at a time. A port that was raised needs a while
-    for its carrier: it is waited for, up to `settle` seconds from then on.
+    for its carrier: it is waited for, up to `settle` seconds from then on, unless all those that
+    are `expected` to have one do.
     """
     timeout = seconds + settle + _SPARE
-    result = _link_detached.collect(_NAME, timeout, seconds=seconds, settle=settle)
+    wishes = {"seconds": seconds, "settle": settle, "expected": expected}
+    result = _link_detached.collect(_NAME, timeout, **wishes)
     if not isinstance(result, Missing) and result["run"] != run:
         result = Missing("the process that listens belongs to another run")
     if isinstance(result, Missing):
@@ -162,13 +170,15 @@ class Ears:
                 if ready is not leash:
                     self._note(netdevs[ready], ready)
             if leash.pulled():
-                waiting = not all(self._carrier[netdev] for netdev in raised)
+                expected = leash.request.get("expected")
+                wanted = raised if expected is None else self._carrier.keys() & set(expected)
+                waiting = bool(raised) and not all(self._carrier[netdev] for netdev in wanted)
                 settled = started + leash.request.get("settle", 0.0)
                 if end is None or (waiting and time.monotonic() < settled):
                     called = time.monotonic()
                     end = called + leash.request.get("seconds", 0.0)
                 # A port that was just raised may be at a switch that does not forward yet.
-                if not raised and self._has_peers():
+                if not set(raised) & set(wanted) and self._has_peers():
                     end = min(end, max(called, self._news) + _QUIET)
         return {
             netdev: {

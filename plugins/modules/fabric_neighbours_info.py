@@ -77,8 +77,8 @@ options:
   seconds:
     description:
       - How long to listen on after O(stage=collect) has begun. Frames are sent four times a second.
-        It ends sooner where no port was raised, every port with a carrier has heard another host of
-        the run, and nobody new was heard for a second.
+        It ends sooner where no port of O(expected) was raised, every port with a carrier has heard
+        another host of the run, and nobody new was heard for a second.
       - A switch that runs the spanning tree protocol on its ports needs 30 seconds and more.
     type: float
     default: 3
@@ -94,6 +94,12 @@ options:
     description: Seconds after O(stage=start) in which ports that were raised get their carrier.
     type: float
     default: 10
+  expected:
+    description:
+      - Netdevs that are to have a cable. Once all of them have a carrier, others that were raised
+        are not waited for, which mostly have no cable at all. By default every raised port is.
+    type: list
+    elements: str
   lifetime:
     description:
       - Seconds after which the node stops by itself where O(stage=collect) never comes. The start
@@ -263,6 +269,7 @@ def main() -> None:
             "seconds": {"type": "float", "default": 3.0},
             "raise_ports": {"type": "bool", "default": False},
             "settle": {"type": "float", "default": 10.0},
+            "expected": {"type": "list", "elements": "str"},
             "lifetime": {"type": "float", "default": 300.0},
         },
         supports_check_mode=True,
@@ -283,6 +290,7 @@ def main() -> None:
         wanted["run"],
         seconds=wanted["seconds"],
         settle=wanted["settle"],
+        expected=wanted["expected"],
         tree=tree,
     )
     lldp = ask_lldpd(lambda argv: run_command(argv, timeout=5))

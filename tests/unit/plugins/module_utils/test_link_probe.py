@@ -172,12 +172,16 @@ def test_a_network_does_not_fill_the_memory(
 
 
 @pytest.mark.parametrize(
-    ("mac", "run", "raised", "sooner"),
+    ("mac", "run", "raised", "expected", "sooner"),
     [
-        (PEER, "run", [], True),
-        (PEER, "other", [], False),
-        (bytes.fromhex(OWN.replace(":", "")), "run", [], False),  # a twin on the same wire
-        (PEER, "run", ["dev"], False),
+        (PEER, "run", [], None, True),
+        (PEER, "other", [], None, False),
+        (bytes.fromhex(OWN.replace(":", "")), "run", [], None, False),  # a twin on the same wire
+        (PEER, "run", ["dev"], None, False),
+        (PEER, "run", ["dev"], ["dev"], False),
+        (PEER, "run", ["bare"], None, False),
+        (PEER, "run", ["bare"], ["dev"], True),  # no cable is planned for the raised port
+        (PEER, "run", ["bare"], ["bare", "dev"], False),
     ],
 )
 def test_listening_ends_sooner_once_peers_were_heard(
@@ -187,21 +191,25 @@ def test_listening_ends_sooner_once_peers_were_heard(
     mac: bytes,
     run: str,
     raised: list[str],
+    expected: list[str] | None,
     sooner: bool,
 ) -> None:
     class Called:
         """A leash that is pulled from the beginning."""
 
-        request: ClassVar = {"seconds": 1.5}
+        request: ClassVar = {"seconds": 1.5, "settle": 1.5, "expected": expected}
 
         def pulled(self) -> bool:
             return True
 
     monkeypatch.setattr(_link_probe, "_QUIET", 0.2)
+    other = Wire()
     wire.far.send(probe_frame(mac, tag_of(run)))
-    ears: Any = Ears({"dev": wire}, tag_of("run"), tree(tmp_path, dev=UP))  # type: ignore[dict-item]
+    files = tree(tmp_path, dev=UP, bare={**UP, "carrier": "0"})
+    ears: Any = Ears({"dev": wire, "bare": other}, tag_of("run"), files)  # type: ignore[dict-item]
     begun = time.monotonic()
     ears.listen(Called(), raised)
+    other.close()
     assert (time.monotonic() - begun < 1.2) == sooner
 
 
