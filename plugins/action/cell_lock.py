@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from ansible import context
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _cell_lock
@@ -38,39 +39,29 @@ class ActionModule(ActionBase):
         )
         cell = str(options["cell"])
         mine = self._mine()
-        wanted: _cell_lock.Holder | None
+        gone: _cell_lock.Holder | None = None
         for _attempt in range(_TRIES):
-            looked = self._ask(cell, task_vars, look=True)
-            if looked.get("failed") or looked.get("unreachable"):
-                return {**result, **looked}
-            found = _cell_lock.as_holder(looked["found"])
+            answer = self._ask(cell, options["state"], mine, gone, task_vars or {})
+            if "found" not in answer:
+                display.warning(f"the cell {cell} is not {options['state']}: {_why(answer)}")
+                return {**result, "changed": False}
+            told = {**result, "changed": False, "found": answer["found"]}
+            found = _cell_lock.as_holder(answer["found"])
+            if options["state"] == "released" or found is None or found.run == mine.run:
+                return told
+            if found == gone:
+                if options["force"]:
+                    display.warning(f"took the cell {cell} from {found.owner}: {found.playbook}")
+                return told
             try:
-                if options["state"] == "held":
-                    wanted = _cell_lock.take(
-                        cell, found, mine, alive=_cell_lock.alive, force=options["force"]
-                    )
-                else:
-                    wanted = _cell_lock.give(found, mine)
+                _cell_lock.refuse(cell, found, mine, alive=_cell_lock.alive, force=options["force"])
             except _cell_lock.Locked as refusal:
                 if not self._task.check_mode:
                     return {**result, "failed": True, "changed": False, "msg": str(refusal)}
                 display.warning(str(refusal))
-                wanted = found
-            told = {**result, "changed": False, "found": looked["found"]}
-            if self._task.check_mode or wanted == found:
+            if self._task.check_mode:
                 return told
-            done = self._ask(
-                cell,
-                task_vars,
-                expected=json.dumps(found._asdict() if found else None),
-                wanted=json.dumps(wanted._asdict() if wanted else None),
-            )
-            if done.get("failed") or done.get("unreachable"):
-                return {**result, **done}
-            if _cell_lock.as_holder(done["found"]) == found:
-                if options["force"] and found and found.run != mine.run:
-                    display.warning(f"took the cell {cell} from {found.owner}: {found.playbook}")
-                return told
+            gone = found
         return {
             **result,
             "failed": True,
@@ -78,11 +69,28 @@ class ActionModule(ActionBase):
             "msg": f"others take and leave the cell {cell} again and again; run again",
         }
 
-    def _ask(self, cell: str, variables: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._execute_module(
-            module_name=_MODULE, module_args={"cell": cell, **more}, task_vars=variables or {}
-        )
-        return found
+    def _ask(
+        self,
+        cell: str,
+        state: str,
+        mine: _cell_lock.Holder,
+        gone: _cell_lock.Holder | None,
+        variables: dict[str, Any],
+    ) -> dict[str, Any]:
+        """What the module says; of a host that cannot be asked, why."""
+        given = {
+            "cell": cell,
+            "state": state,
+            "mine": json.dumps(mine._asdict()),
+            "gone": json.dumps(gone._asdict() if gone else None),
+        }
+        try:
+            answer: dict[str, Any] = self._execute_module(
+                module_name=_MODULE, module_args=given, task_vars=variables
+            )
+        except AnsibleError as error:
+            return {"msg": str(error)}
+        return answer
 
     @staticmethod
     def _mine() -> _cell_lock.Holder:
@@ -98,4 +106,10 @@ class ActionModule(ActionBase):
             pid=pid,
             born=_cell_lock.born(pid),
             since=round(time.time(), 1),
+            place=_cell_lock.place(),
         )
+
+
+def _why(answer: dict[str, Any]) -> str:
+    said = [answer.get(name) for name in ("msg", "module_stderr", "module_stdout")]
+    return " ".join(next((str(text) for text in said if text), "no answer").split())[:300]

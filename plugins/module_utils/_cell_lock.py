@@ -29,6 +29,7 @@ class Holder(NamedTuple):
         born: when that process began, in ticks after the controller did; 0 where that is unknown.
         since: when it took the cell, in seconds since 1970 by the controller's clock.
         depth: how often: a playbook that imports another one holds it twice meanwhile.
+        place: where that number means a process; "" where that is unknown.
     """
 
     owner: str
@@ -37,6 +38,7 @@ class Holder(NamedTuple):
     born: int
     since: float
     depth: int = 1
+    place: str = ""
 
     @property
     def run(self) -> str:
@@ -56,10 +58,17 @@ def parse(text: str) -> Holder | None:
         return None
 
 
-def take(
-    cell: str, found: Holder | None, mine: Holder, *, alive: Callable[[Holder], bool], force: bool
-) -> Holder:
-    """What is to be in the file now.
+def take(found: Holder | None, mine: Holder, gone: Holder | None = None) -> Holder:
+    """Who holds the cell now; somebody else stays, unless it is the one that has gone."""
+    if found is None or found == gone:
+        return mine
+    return found._replace(depth=found.depth + 1) if found.run == mine.run else found
+
+
+def refuse(
+    cell: str, found: Holder, mine: Holder, *, alive: Callable[[Holder], bool], force: bool = False
+) -> None:
+    """Judge somebody else who holds the cell.
 
     Args:
         cell: for the message.
@@ -69,16 +78,14 @@ def take(
         force: take it whoever has it.
 
     Raises:
-        Locked: somebody else holds it.
+        Locked: it may not be taken.
     """
-    if found is None or force:
-        return mine
-    if found.run == mine.run:
-        return found._replace(depth=found.depth + 1)
-    if found.owner == mine.owner and not alive(found):
-        return mine  # a run that failed, or was ended, on the way
+    own = found.owner == mine.owner
+    near = own or bool(found.place and found.place == mine.place)
+    if force or (near and not alive(found)):
+        return  # a run that failed, or was ended, on the way
     ago = age(mine.since - found.since)
-    where = f"process {found.pid} there" if found.owner != mine.owner else f"process {found.pid}"
+    where = f"process {found.pid}" if near else f"process {found.pid} there"
     raise Locked(
         f"{found.owner} works on the cell {cell} since {ago}: {found.playbook} ({where}). Wait for "
         "the end of that, or, if it has ended without letting go, take the cell with "
@@ -109,12 +116,21 @@ def age(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def _alone(path: str) -> Iterator[None]:
+def _alone(folder: str) -> Iterator[None]:
     """Two who come at the same moment read and write one after the other."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    with open(f"{path}.guard", "w", encoding="ascii") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        yield
+    while True:
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        try:
+            guard = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue  # whoever let go has just taken it away
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if os.path.isdir(folder) and os.path.samestat(os.stat(folder), os.fstat(guard)):
+                yield
+                return
+        finally:
+            os.close(guard)
 
 
 def file_of(cell: str, root: str = "/") -> str:
@@ -131,19 +147,25 @@ def read(path: str) -> Holder | None:
         return None
 
 
-def change(path: str, expected: Holder | None, wanted: Holder | None) -> Holder | None:
-    """Make the file what it has to be, if it is still what it was. Returns what it was.
+def change(path: str, decide: Callable[[Holder | None], Holder | None]) -> Holder | None:
+    """Make the file what `decide` says of what it was. Returns what it was.
 
     Raises:
         OSError: it cannot be written.
     """
-    with _alone(path):
+    folder = os.path.dirname(path)
+    if decide(None) is None and not os.path.exists(path):
+        return None
+    with _alone(folder):
         found = read(path)
-        if found == expected and found != wanted:
-            if wanted is None:
+        wanted = decide(found)
+        if wanted is None:
+            with contextlib.suppress(OSError):
                 os.unlink(path)
-            else:
-                write_whole(path, json.dumps(wanted._asdict()) + "\n", 0o644)
+                os.rmdir(folder)
+                os.rmdir(os.path.dirname(folder))  # of nodes that have nothing else of ours
+        elif wanted != found:
+            write_whole(path, json.dumps(wanted._asdict()) + "\n", 0o644)
         return found
 
 
@@ -169,6 +191,15 @@ def alive(holder: Holder, proc: str = "/proc") -> bool:
         pass  # somebody else's, and there
     began = born(holder.pid, proc)
     return not (holder.born and began and began != holder.born)
+
+
+def place() -> str:
+    """Where numbers of processes are those of this one: a boot of a kernel, and a namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return f"{stream.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def as_holder(value: Mapping[str, Any] | None) -> Holder | None:

@@ -71,6 +71,7 @@ def judge(
     failures: int = 0,
     before: str = "",
     asked: bool = False,
+    held: str = "",
 ) -> Verdict:
     """Judge a cell.
 
@@ -84,6 +85,7 @@ def judge(
         failures: unanswered completions in a row, this one included.
         before: the state of the last verdict, which tells a cell that was stopped before a reboot.
         asked: whether a person wants it up, even where it was stopped.
+        held: who works on the cell with a playbook, and is not to be disturbed.
     """
     found = {host: describe(ranks.get(host)) for host in expected}
 
@@ -128,6 +130,8 @@ def judge(
     closed = bound(record, now, limits)
     if closed:
         return say("blocked", "refuse", [closed, *reasons], _next_by_hand())
+    if held:
+        return say(state, "wait", [held, *reasons])
     return say(state, "restart", reasons, _RECOVER)
 
 

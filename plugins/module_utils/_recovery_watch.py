@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from ansible_collections.sparkfleet.cluster.plugins.module_utils import _recovery
+from ansible_collections.sparkfleet.cluster.plugins.module_utils import _cell_lock, _recovery
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _recovery_node as node
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._bounded import Runner, run_command
 
@@ -114,6 +114,7 @@ class Watch:
                 limits=self._limits,
                 failures=failures,
                 before=str(before.get("state", "")),
+                held=self._held(),
             )
         pending = (record or {}).get("pending")
         if record and pending and not pending.get("hold") and verdict.state == "serving":
@@ -127,6 +128,18 @@ class Watch:
                 started = verdict._replace(state="waiting", action="wait", reasons=reasons)
                 state = self._note(state, started, begun, canary, 0)
         return state
+
+    def _held(self) -> str:
+        """Who works on the cell; not for ever, since a run that breaks off cannot let go."""
+        path = _cell_lock.file_of(self._cell, self._root)
+        try:
+            holder = _cell_lock.read(path)
+            age = self._now() - os.stat(path).st_mtime
+        except OSError:
+            return ""
+        if holder is None or not 0 <= age < self._limits.ready_timeout:
+            return ""
+        return f"{holder.owner} works on it: {holder.playbook}"
 
     @staticmethod
     def _everywhere(names: Sequence[str], act: Callable[[str], T]) -> list[T]:

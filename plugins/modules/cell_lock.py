@@ -11,11 +11,14 @@ version_added: 0.1.0
 description:
   - Notes on a host who works on a cell, in C(/var/lib/sparkfleet/lock/CELL.json), and refuses to
     whoever comes meanwhile. Call it for the head, or with C(delegate_to) that.
-  - A run that ends on the way cannot let go. Its owner takes the cell again with the next run, as
-    the process is gone. Anybody else is told who holds it since when.
+  - A run that ends on the way cannot let go. The next run of its owner takes the cell again, and so
+    does anybody on the same controller, as the process is gone. Others are told who holds it since
+    when.
   - A run may hold a cell several times, as a playbook that imports others does, and has to let go
     as often.
   - With C(--check) nothing is taken, and somebody else is only a warning.
+  - A host that cannot be asked, or where nothing can be written, is a warning, too. Whatever
+    follows there says more of it, and may be what mends it.
 author:
   - The sparkfleet.cluster contributors (@sparkfleet)
 attributes:
@@ -40,16 +43,12 @@ options:
     description: Take it whoever holds it.
     type: bool
     default: false
-  expected:
-    description: For the module alone. What the file has to have still. The action gives it.
+  mine:
+    description: For the module alone. Who this run is. The action gives it.
     type: json
-  wanted:
-    description: For the module alone. What it is to have then. The action gives it.
+  gone:
+    description: For the module alone. Who may be replaced. The action gives it.
     type: json
-  look:
-    description: For the module alone. Only read. The action gives it.
-    type: bool
-    default: false
 """
 
 EXAMPLES = r"""
@@ -65,7 +64,7 @@ EXAMPLES = r"""
 RETURN = r"""
 found:
   description: Who held it before, with C(owner), C(playbook), C(pid), C(since). None if nobody did.
-  returned: success
+  returned: when the host could be asked
   type: dict
 """
 
@@ -81,26 +80,26 @@ def main() -> None:
             "cell": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["held", "released"], "default": "held"},
             "force": {"type": "bool", "default": False},
-            "expected": {"type": "json"},
-            "wanted": {"type": "json"},
-            "look": {"type": "bool", "default": False},
+            "mine": {"type": "json"},
+            "gone": {"type": "json"},
         },
         supports_check_mode=True,
     )
     path = _cell_lock.file_of(module.params["cell"])
-    expected, wanted = (
-        _cell_lock.as_holder(json.loads(module.params[name] or "null"))
-        for name in ("expected", "wanted")
+    mine, gone = (
+        _cell_lock.as_holder(json.loads(module.params[name] or "null")) for name in ("mine", "gone")
     )
+    if mine is None:
+        module.fail_json(msg="who this run is can only be said by the action of the same name")
     try:
-        if module.params["look"] or module.check_mode:
+        if module.check_mode:
             found = _cell_lock.read(path)
+        elif module.params["state"] == "held":
+            found = _cell_lock.change(path, lambda found: _cell_lock.take(found, mine, gone))
         else:
-            found = _cell_lock.change(path, expected, wanted)
+            found = _cell_lock.change(path, lambda found: _cell_lock.give(found, mine))
     except OSError as error:
-        module.fail_json(
-            msg=f"{error.filename}: {error.strerror}; the lock of a cell is root's, set become"
-        )
+        module.fail_json(msg=f"{error.filename or path}: {error.strerror}")
     module.exit_json(changed=False, found=found._asdict() if found else None)
 
 

@@ -269,15 +269,21 @@ def test_an_image_that_is_not_there_leaves_the_cell_in_rotation(fleet: Fleet) ->
 
 
 def test_two_operators_at_once(fleet: Fleet) -> None:
+    """One upgrades, one deploys: whoever is second is told of the first, and can come after it."""
     wish = _settings(fleet, env={"DSV41_STATS_SECONDS": "62"})
+    both = ("upgrade_cell", "site")
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(fleet.play, "upgrade_cell", cell="cell_a", **wish) for _one in "ab"]
-        done = sorted((run.result() for run in runs), key=lambda run: run.returncode)
-    done[0].assert_ok()
-    assert done[1].returncode != 0
-    told = " ".join(done[1].output.split())
-    assert "works on the cell cell_a since" in told and "playbooks/upgrade_cell.yml" in told
+        runs = {name: pool.submit(fleet.play, name, cell="cell_a", **wish) for name in both}
+        first, second = sorted(both, key=lambda name: runs[name].result().returncode)
+    runs[first].result().assert_ok()
+    refused = runs[second].result()
+    assert refused.returncode != 0 and not refused.changed
+    told = " ".join(refused.output.split())
+    assert "works on the cell cell_a since" in told and f"playbooks/{first}.yml" in told
     assert fleet.settings("cell_a")["container"]["env"]["DSV41_STATS_SECONDS"] == "62"
+    locks = fleet.lab.everywhere("ls /var/lib/sparkfleet/lock 2>&1 || true")
+    assert all("No such file" in text for text in locks.values()), locks
+    fleet.play(second, cell="cell_a", **wish).assert_ok()
 
 
 def test_the_router_is_removed(fleet: Fleet) -> None:

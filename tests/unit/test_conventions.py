@@ -222,6 +222,26 @@ def test_playbook_check_mode_on_a_bare_host(playbook, bare):
     assert_works_or_refuses(run_playbook(playbook, bare, "--check", "--diff"))
 
 
+LOOKING = {"doctor", "status", "logs", "verify", "benchmark"}
+OTHERS = {"hold", "fleet", "upgrade", "router"}  # the lock, cells in turn, no host of a cell
+
+
+@each_playbook
+def test_who_changes_a_cell_holds_it_and_lets_go(playbook):
+    """Also where it fails, if it is one play; of more the next run of its owner takes over."""
+    plays = yaml.safe_load(playbook.read_text(encoding="utf-8"))
+    imported = [play.get("ansible.builtin.import_playbook") for play in plays]
+    holds = [name == "sparkfleet.cluster.hold" for name in imported]
+    last = plays[-1].get("tasks", []) + plays[-1].get("post_tasks", [])
+    work = [task for task in last if "block" in task]
+    end = (work[0].get("always", []) if work else last)[-1:]
+    goes = [task.get("ansible.builtin.import_tasks") for task in end] == ["tasks/let_go.yml"]
+    changes = playbook.stem not in LOOKING | OTHERS and playbook.parent.name == "playbooks"
+    assert (sum(holds), goes) == (int(changes), changes)
+    before = plays[: holds.index(True)] if changes else []
+    assert {play["hosts"] for play in before} <= {"localhost:all"}, "it works before it holds"
+
+
 @each_role
 def test_role_syntax(role, role_playbook, bare):
     assert_parses(run_playbook(role_playbook, bare, "--syntax-check"))

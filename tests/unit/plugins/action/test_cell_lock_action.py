@@ -45,8 +45,7 @@ def hold(tmp_path: Path):
         return run_playbook(path, "localhost,", "-c", "local", *python, *args)
 
     yield run
-    for leaving in LOCK.parent.glob("unit-test-cell*"):
-        leaving.unlink()
+    LOCK.unlink(missing_ok=True)
 
 
 def test_a_run_holds_a_cell_and_lets_go(hold, tmp_path):
@@ -78,6 +77,39 @@ def test_somebody_else_is_named_and_can_be_overruled(hold):
     taken = hold("held", "released", force=True).assert_ok()
     assert "took the cell unit-test-cell from bob@desk: site.yml" in taken.output
     assert not LOCK.exists()
+
+
+def test_anybody_on_this_controller_follows_a_run_that_is_gone(hold):
+    hold("held", "broken")
+    found = json.loads(LOCK.read_text())
+    for place, code in (("elsewhere", 2), (found["place"], 0)):
+        LOCK.write_text(json.dumps({**found, "owner": "bob@desk", "place": place}))
+        assert hold("held", "released").returncode == code
+    assert not LOCK.exists()
+
+
+def test_a_head_that_cannot_be_asked_or_written_keeps_nobody_from_mending_that(hold):
+    LOCK.parent.parent.mkdir(parents=True, exist_ok=True)
+    LOCK.parent.write_text("no directory")
+    try:
+        run = hold("held", "released").assert_ok()
+    finally:
+        LOCK.parent.unlink()
+    assert (
+        "the cell unit-test-cell is not held: /var/lib/sparkfleet/lock: File exists" in run.output
+    )
+    run = hold("held", "released", args=("-e", "ansible_python_interpreter=/nowhere")).assert_ok()
+    assert "the cell unit-test-cell is not held: " in run.output and "/nowhere" in run.output
+    away = (
+        "-e",
+        "ansible_connection=ssh",
+        "-e",
+        "ansible_host=192.0.2.1",
+        "-e",
+        "ansible_timeout=1",
+    )
+    run = hold("held", args=away).assert_ok()
+    assert "is not held: " in run.output and "192.0.2.1" in run.output
 
 
 def test_checking_takes_nothing(hold):

@@ -21,11 +21,13 @@ AWAY = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port"
 def test_a_host_that_is_away_is_a_finding(tmp_path: Path, away: str) -> None:
     ring = Cell(tmp_path, size=4)
     ring.hosts[away].update(AWAY)
-    run = ring.run(RECOVER)
+    ring.group = f"without_{away}"  # a cell each, since a run holds it
+    run = ring.run(RECOVER, "-e", f"spark_group={ring.group}")
     assert run.returncode != 0
     refusal = run.failed[-1].message
     assert f"{away} cannot be reached" in refusal, run.output
-    assert "The cell sparks is not started again." in refusal
+    assert f"The cell {ring.group} is not started again." in refusal
+    assert not Path(f"/var/lib/sparkfleet/lock/{ring.group}.json").exists(), "it lets go"
 
 
 def test_nothing_is_removed_that_nobody_confirmed(tmp_path: Path) -> None:

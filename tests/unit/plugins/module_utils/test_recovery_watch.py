@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import (
+    _cell_lock,
     _rank,
     _recovery_install,
     _recovery_node,
@@ -176,6 +178,33 @@ def test_a_cause_is_refused_until_it_is_gone(node: Node) -> None:
         assert node.look()["state"] == "blocked"
     assert node.asked == []
     node.ranks["spark2"]["causes"] = []
+    node.look()
+    assert ordered(node.asked) == ORDER
+
+
+def test_nobody_is_disturbed_who_works_on_the_cell(node: Node) -> None:
+    node.ranks["spark2"].update(DIED)
+    path = _cell_lock.file_of("sparks", str(node.root))
+    ann = _cell_lock.Holder("ann@desk", "site.yml", 100, 7, since=0.0)  # her clock is another one
+    _cell_lock.change(path, lambda _found: ann)
+    os.utime(path, (node.clock, node.clock))
+    state = node.look()
+    assert (state["state"], state["action"]) == ("dead", "wait")
+    assert state["reasons"][0] == "ann@desk works on it: site.yml"
+    assert node.asked == []
+    _cell_lock.change(path, lambda _found: None)
+    assert node.look()["state"] == "waiting"
+    assert ordered(node.asked) == ORDER
+
+
+def test_a_run_that_broke_off_does_not_keep_the_watch_away_for_ever(node: Node) -> None:
+    node.ranks["spark2"].update(DIED)
+    path = _cell_lock.file_of("sparks", str(node.root))
+    _cell_lock.change(path, lambda _found: _cell_lock.Holder("ann@desk", "site.yml", 1, 7, 0.0))
+    os.utime(path, (node.clock, node.clock))
+    node.clock += LIMITS["ready_timeout"] - 60
+    node.look()
+    assert node.asked == []
     node.look()
     assert ordered(node.asked) == ORDER
 
