@@ -16,7 +16,7 @@ export MOLECULE_COMMAND_BORDERS := false
 # A lab is made for each file, so that two files can be tried at once.
 fabric_tests := containers doctor fabric fabric_network link_proof
 stage_tests := checkpoint nfs_share engram_pack image nccl serve entry site readme
-day_two_tests := recovery fleet fences monitoring
+day_two_tests := recovery fleet fences monitoring benchmark
 
 measured := --results docs/performance
 step := python tools/step.py run
@@ -116,7 +116,7 @@ test-stages: setup ## weights, tables, image, ranks, entry and the whole site in
 	  pytest $(addprefix tests/lab/test_,$(addsuffix .py,$(stage_tests))) -m containers -n 2 --dist loadfile
 
 test-day-two: export LAB_NAME ?= later
-test-day-two: setup ## recovery, router and upgrade, fences and monitoring in container labs: half an hour and more
+test-day-two: setup ## recovery, router and upgrade, fences, monitoring and benchmark in container labs: an hour
 	@trap 'python -m lab down --family' EXIT
 	$(step) 'day two in container labs' --junit .cache/junit/day-two.xml -- \
 	  pytest $(addprefix tests/lab/test_,$(addsuffix .py,$(day_two_tests))) -m containers -n 2 --dist loadfile

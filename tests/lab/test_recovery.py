@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A cell of a container lab is hurt in many ways and serves again without hands, or says why not.
 
-The engine is a stand-in, whose head answers without its workers; so a rank that is alive and silent
-is shown on the head. The addresses of the plan are put up at boot by a unit of this test.
+The engine is a stand-in, whose head answers only while all of its ranks do. The addresses of the
+plan are put up at boot by a unit of this test.
 """
 
 from __future__ import annotations
@@ -191,10 +191,12 @@ def test_a_container_that_is_killed(cell: Watched, rank: int) -> None:
     assert now["restarts"] == before + 1
 
 
-def test_a_rank_that_is_alive_and_silent(cell: Watched) -> None:
+@pytest.mark.parametrize("rank", [2, 0])
+def test_a_rank_that_is_alive_and_silent(cell: Watched, rank: int) -> None:
+    """E08: no process has ended, and the engine of the head still listens if it is a worker."""
     before = cell.restarts()
-    stop = "kill -STOP $(docker inspect -f '{{.State.Pid}}' sparkfleet-sparks-r0)"
-    now = cell.hurt(lambda: cell.lab.root(cell.head, stop))
+    stop = f"kill -STOP $(docker inspect -f '{{{{.State.Pid}}}}' sparkfleet-sparks-r{rank})"
+    now = cell.hurt(lambda: cell.lab.root(cell.hosts[rank], stop))
     assert now["restarts"] == before + 1
     assert "no complete answer" in cell.journal()
 
