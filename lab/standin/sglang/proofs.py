@@ -25,6 +25,8 @@ def nccl(settings: Settings) -> Iterator[str]:
         yield "NCCL INFO Connected all rings"
         yield "NCCL INFO Tree transport setup disabled by NCCL_SWITCHLESS_RING_ONLY"
         yield "NCCL INFO PAT transport setup disabled by NCCL_SWITCHLESS_RING_ONLY"
+    elif settings.environment.get("NCCL_DEBUG") == "INFO":
+        yield "NCCL INFO Connected all rings"
     if settings.environment.get("NCCL_IB_EXTENDED_IPV4_GIDS") == "1":
         count = len(settings.environment.get("NCCL_IB_HCA", "").split(","))
         yield f"NCCL INFO ListenerRouting format=ipv4-v1 advertised={count}"
