@@ -23,6 +23,7 @@ from lab import checkpoint
 from lab.standin import image
 from lab.standin.sglang import answers, api, contract, faults, proofs, rendezvous, settings, shards
 from tests.support import packed
+from tests.support.playbook import ROOT
 from tests.unit.servings import serving
 
 ROWS = (1201, 1303)
@@ -423,6 +424,7 @@ def test_an_archive_is_what_docker_save_writes(tmp_path):
         ("dsv41-tp4-ring", 4, "ring"),
         ("dsv41-tp3", 3, "triangle"),
         ("dsv41-tp8", 8, "switch"),
+        (ROOT / "lab/standin/pair.yml", 2, "pair"),
     ],
 )
 def test_every_profile_is_proven_by_what_a_boot_prints(profile, hosts, topology):
