@@ -111,7 +111,7 @@ def straightforward(source: engram.Source, shard: engram.Shard, target: str) -> 
             rows[:, :256] = np.frombuffer(table.read(count * 256), np.uint8).reshape(count, 256)
             table.seek(source.scale + first * 8)
             rows[:, 256:] = np.frombuffer(table.read(count * 8), np.uint8).reshape(count, 8)
-            packed.write(rows)
+            packed.write(rows.data)
         packed.flush()
         os.fsync(packed.fileno())
 
@@ -236,7 +236,7 @@ def measure_full_size(directory: Path) -> dict[str, Any]:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """The runs as bars, each a round."""
-    import drawsvg
+    import drawsvg  # type: ignore[import-untyped]
 
     names = {"pack": "engram_pack", "dd": "dd conv=fsync", "loop": "numpy loop"}
     longest = max(told["seconds"] for runs in result["runs"].values() for told in runs)
