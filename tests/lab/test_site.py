@@ -25,6 +25,8 @@ from tests.support.secrets import PLACES
 pytestmark = pytest.mark.containers
 
 SITE = ROOT / "site.yml"
+# What can be proven of an engine that computes no model.
+PROVEN = {"serves", "streaming", "concurrency", "auth", "closed"}
 # All that a whole run may touch on a node.
 STATE = """
 find /etc /usr/local /opt /data /var/lib/sparkfleet /srv -xdev -type f ! -path '*/__pycache__/*' \
@@ -70,7 +72,9 @@ def test_an_inventory_becomes_an_endpoint_and_stays_one(
     again = run_playbook(SITE, shipped, *wish, "-vvv", timeout=900).assert_ok().assert_unchanged()
     told = json.loads((reports / "verify.json").read_text(encoding="utf-8"))
     came = {check["name"]: check["verdict"] for check in told["checks"]}
-    assert "failed" not in came.values() and list(came.values()).count("passed") > 5, came
+    # the rest needs a model that understands, which a stand-in never claims to be
+    passed = {name for name, verdict in came.items() if verdict == "passed"}
+    assert passed == PROVEN and "failed" not in came.values(), came
 
     key = lab.root(head.name, "cat /etc/sparkfleet/keys").splitlines()[0].split(":", 1)[1]
     request = urllib.request.Request(
