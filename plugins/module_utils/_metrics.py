@@ -205,7 +205,7 @@ def rank_samples(
 
     Args:
         settings: those installed for the rank.
-        unit: `active` and `enabled`, as systemd says.
+        unit: `active`, `enabled` and `failed`, as systemd says.
         told: what the starter of the rank wrote down, empty where it never ran since the boot.
         memory: what earlier runs noted; starts are counted there.
     """
@@ -213,8 +213,8 @@ def rank_samples(
     if started is not None and started != memory.get("started"):
         memory["started"] = started
         memory["starts"] = memory.get("starts", 0) + 1
-    stage = told.get("stage")
-    wanted = unit["active"] or (unit["enabled"] if stage is None else stage != "stopped")
+    # Workers end by themselves when their head is stopped; stopping them then forgets the failure.
+    wanted = unit["active"] or (unit["failed"] if told.get("stage") else unit["enabled"])
     labels = {"rank": str(settings["rank"]), "head": str(int(settings["head"]))}
     samples = [
         Sample("sparkfleet_rank_info", 1, labels),

@@ -139,7 +139,7 @@ class Collector:
         name = f"sparkfleet-rank@{self._settings['cell']}.service"
         done = ask_states(self._run, [name])
         state = read_states(done.out if done.rc == 0 else "", [name])[name]
-        return {"active": state.active, "enabled": state.enabled}
+        return {"active": state.active, "enabled": state.enabled, "failed": state.failed}
 
     def _gids(self) -> list[dict[str, Any]]:
         wishes = [

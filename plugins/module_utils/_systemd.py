@@ -19,11 +19,15 @@ _AT_WORK = "active,activating,reloading,deactivating"
 
 
 class Unit(NamedTuple):
-    """A unit of systemd; `known` says whether there is one of that name."""
+    """A unit of systemd; `known` says whether there is one of that name.
+
+    One that `failed` ended by itself, and stays so until it is started or its failure forgotten.
+    """
 
     known: bool
     active: bool
     enabled: bool
+    failed: bool
 
 
 def ask_states(run: Runner, names: Sequence[str]) -> Command:
@@ -40,8 +44,9 @@ def read_states(out: str, names: Sequence[str]) -> dict[str, Unit]:
             known=values.get("LoadState") == "loaded",
             active=values.get("ActiveState") == "active",
             enabled=values.get("UnitFileState") == "enabled",
+            failed=values.get("ActiveState") == "failed",
         )
-    return {name: found.get(name, Unit(False, False, False)) for name in names}
+    return {name: found.get(name, Unit(False, False, False, False)) for name in names}
 
 
 def ask_at_work(run: Runner, patterns: Sequence[str] = (RANKS,)) -> Command:

@@ -121,30 +121,31 @@ def test_drift_is_told_until_the_next_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("active", "enabled", "stage", "wanted"),
+    ("state", "enabled", "stage", "wanted"),
     [
-        (True, True, "running", 1),
-        (True, False, "running", 1),
-        (False, True, "ended", 1),
-        (False, True, "refused", 1),
-        (False, True, "stopped", 0),
-        (False, True, None, 1),  # since the node started: it should have come by itself
-        (False, False, None, 0),
+        ("active", True, "running", 1),
+        ("active", False, "running", 1),
+        ("failed", True, "ended", 1),
+        ("failed", True, "refused", 1),
+        ("inactive", True, "ended", 0),  # a worker whose head was stopped just before it
+        ("inactive", True, "stopped", 0),
+        ("inactive", True, None, 1),  # since the node started: it should have come by itself
+        ("inactive", False, None, 0),
     ],
 )
 def test_a_rank_is_wanted_unless_somebody_stopped_it(
-    active: bool, enabled: bool, stage: str | None, wanted: int
+    state: str, enabled: bool, stage: str | None, wanted: int
 ) -> None:
     told = {"stage": stage, "started": 5.0} if stage else {}
-    unit = {"active": active, "enabled": enabled}
+    unit = {"active": state == "active", "enabled": enabled, "failed": state == "failed"}
     found = values(_metrics.rank_samples(ranks.settings(), unit, told, {}))
     assert found["rank_wanted"] == wanted
-    assert found["rank_up"] == active
+    assert found["rank_up"] == (state == "active")
 
 
 def test_starts_are_counted_once() -> None:
     memory: dict[str, Any] = {}
-    unit = {"active": True, "enabled": True}
+    unit = {"active": True, "enabled": True, "failed": False}
     for started in (1.0, 1.0, 2.0, 2.0):
         told = {"stage": "running", "started": started}
         found = values(_metrics.rank_samples(ranks.settings(), unit, told, memory))
@@ -222,7 +223,7 @@ class Node:
     def run(self, argv: Sequence[str]) -> Command:
         if argv[0] == "ip":
             return Command(0, "[]", "")
-        state = "active" if self.active else "failed"
+        state = "active" if self.active else "inactive"
         return Command(0, f"LoadState=loaded\nActiveState={state}\nUnitFileState=enabled\n", "")
 
     def collect(self, timeout: float = 5) -> dict[str, float]:
