@@ -231,7 +231,7 @@ def test_who_changes_a_cell_holds_it_and_lets_go(playbook):
     """Also where it fails, if it is one play; of more the next run of its owner takes over."""
     plays = yaml.safe_load(playbook.read_text(encoding="utf-8"))
     imported = [play.get("ansible.builtin.import_playbook") for play in plays]
-    holds = [name == "sparkfleet.cluster.hold" for name in imported]
+    holds = [name == "hold.yml" for name in imported]
     last = plays[-1].get("tasks", []) + plays[-1].get("post_tasks", [])
     work = [task for task in last if "block" in task]
     end = (work[0].get("always", []) if work else last)[-1:]
