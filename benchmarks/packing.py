@@ -43,7 +43,7 @@ from ansible_collections.sparkfleet.cluster.plugins.module_utils._nfs_mount impo
     parse_mountinfo,
 )
 
-from benchmarks.machine import machine
+from benchmarks.machine import bars, machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "plugins/module_utils/_engram_pack.py"
@@ -236,30 +236,13 @@ def measure_full_size(directory: Path) -> dict[str, Any]:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """The runs as bars, each a round."""
-    import drawsvg  # type: ignore[import-untyped]
-
     names = {"pack": "engram_pack", "dd": "dd conv=fsync", "loop": "numpy loop"}
-    longest = max(told["seconds"] for runs in result["runs"].values() for told in runs)
-    bar, width, left = 14, 460, 120
-    rows = [(name, told["seconds"]) for name in names for told in result["runs"][name]]
-    picture = drawsvg.Drawing(left + width + 80, 60 + len(rows) * bar + 20 * len(names))
-    picture.append(drawsvg.Rectangle(0, 0, picture.width, picture.height, fill="white"))
-    style = {"font_family": "sans-serif", "fill": "#222222"}
-    title = f"Seconds for {result['bytes'] / 1e9:.2f} GB, cold cache: {result['filesystem']}"
-    picture.append(drawsvg.Text(title, 13, 10, 22, **style))
-    y, before = 36.0, ""
-    for name, seconds in rows:
-        if name != before:
-            y += 16
-            picture.append(drawsvg.Text(names[name], 12, 10, y + 10, **style))
-            before = name
-        length = width * seconds / longest
-        fill = "#1f6f54" if name == "pack" else "#b9c4cc"
-        picture.append(drawsvg.Rectangle(left, y, length, bar - 3, fill=fill))
-        label = drawsvg.Text(f"{seconds:.1f}", 10, left + length + 4, y + 9, **style)
-        picture.append(label)
-        y += bar
-    picture.save_svg(str(path))
+    rows = [
+        (label, told["seconds"], f"{told['seconds']:.1f} s")
+        for name, label in names.items()
+        for told in result["runs"][name]
+    ]
+    bars(f"Packing {result['bytes'] / 1e9:.2f} GB, cold cache", rows, path)
 
 
 def missed(result: dict[str, Any]) -> list[str]:
