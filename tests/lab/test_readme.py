@@ -62,10 +62,7 @@ def test_commands_for_sparks_do_what_they_say(
     demo: tuple[LabUnderTest, str], tmp_path: Path
 ) -> None:
     lab, _said = demo
-    here = tmp_path / "reached-by-name.yml"
-    named = {host.name: {"ansible_host": host.name} for host in lab.lab.hosts}
-    here.write_text(json.dumps({"sparks": {"hosts": named}}), encoding="utf-8")
-    more = ["-i", str(lab.inventory), "-i", str(here), "-e", f"@{lab.lab.state / 'standin.yml'}"]
+    more = lab.instead_of_sparks(tmp_path)
     env = {"XDG_STATE_HOME": str(tmp_path)}
     lines = [command.line for command in commands() if command.place == "sparks"]
     different = dict.fromkeys(tuple(shlex.split(line, comments=True)) for line in lines)

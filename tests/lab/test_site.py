@@ -50,19 +50,10 @@ def test_an_inventory_becomes_an_endpoint_and_stays_one(
     options = ("--bare", "--cabling", cabling, "--hosts", str(hosts))
     lab = make_lab(f"site-{cabling}", "containers", *options)
     lab.cli("standin")
-    here = tmp_path / "reached-by-name.yml"
-    named = {host.name: {"ansible_host": host.name} for host in lab.lab.hosts}
-    here.write_text(json.dumps({"sparks": {"hosts": named}}), encoding="utf-8")
     shipped = ROOT / f"inventories/{inventory}.yml"
-    variables = lab.lab.state / "standin.yml"
-    # the shipped file first: what follows only says how this lab is reached and how small it is
-    more = ["-i", str(lab.inventory), "-i", str(here), "-e", f"@{variables}"]
     reports = tmp_path / "reports"
-    wish = (
-        *more,
-        "-e",
-        json.dumps({"verify_report_path": str(reports / "verify")}),
-    )
+    kept_at = json.dumps({"verify_report_path": str(reports / "verify")})
+    wish = (*lab.instead_of_sparks(tmp_path), "-e", kept_at)
 
     assert_check_changes_nothing(SITE, shipped, *wish, witness=lambda: lab.everywhere(STATE))
     first = run_playbook(SITE, shipped, *wish, "-vvv", timeout=900).assert_ok()

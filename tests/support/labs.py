@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -38,6 +39,18 @@ class LabUnderTest:
     @property
     def inventory(self) -> Path:
         return self.lab.state / "inventory.yml"
+
+    def instead_of_sparks(self, folder: Path) -> list[str]:
+        """What is added to a command for Sparks, after its inventory, to run it on this lab.
+
+        It says how the lab is reached, how small it is, and what takes the place of engine, weights
+        and NCCL; `folder` takes a file of it.
+        """
+        hosts = {host.name: {"ansible_host": host.name} for host in self.lab.hosts}
+        names = folder / "reached-by-name.yml"
+        names.write_text(json.dumps({"sparks": {"hosts": hosts}}), encoding="utf-8")
+        variables = self.lab.state / "standin.yml"
+        return ["-i", str(self.inventory), "-i", str(names), "-e", f"@{variables}"]
 
     def cli(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
