@@ -24,7 +24,7 @@ openssh-server iproute2 iputils-ping iputils-arping iputils-tracepath ethtool pc
 netcat-openbsd netplan.io network-manager lldpd iptables nftables
 rdma-core ibverbs-utils ibverbs-providers infiniband-diags perftest rdmacm-utils
 nfs-kernel-server nfs-common e2fsprogs xfsprogs nvme-cli fio zstd
-docker.io docker-cli busybox-static git nginx
+docker.io docker-cli busybox-static git nginx curl
 """.split()
 # On at boot in every node; the rest of what the packages enable is switched off below.
 _ENABLED = "ssh systemd-networkd systemd-resolved".split()
