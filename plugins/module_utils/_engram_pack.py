@@ -46,7 +46,7 @@ HEADER = struct.Struct("<8s5Q")
 PAGE = 4096  # the rows begin there, and direct I/O wants multiples of it
 # A multiple of the page, so that whole blocks are pages whatever the bytes of a row. 16.5 MiB.
 BLOCK_ROWS = 65536
-WORKERS = 4
+WORKERS = 8
 SYNC_SECONDS = 2.0  # the work an interruption may cost
 STATE_SECONDS = 1.0
 SAMPLE_ROWS = 1024
