@@ -183,7 +183,7 @@ def test_a_hundred_kills_at_random_moments_change_nothing(tmp_path: Path, server
             server.stdin.write(f"{job}\n")
             server.stdin.flush()
             pid = int(server.stdout.readline())
-            time.sleep(draw.uniform(0, 0.06))
+            time.sleep(draw.uniform(0, 0.04))
             os.kill(pid, signal.SIGKILL)  # a zombie, if it was done already
             server.stdin.write("\n")
             server.stdin.flush()
