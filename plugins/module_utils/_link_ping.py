@@ -205,7 +205,7 @@ class _Path:
         return passes
 
     def _ping(self, size: int, count: int, wait: float = 1.0) -> Answer:
-        argv = ["ping", "-n", "-q", "-c", str(count), "-i", "0.2", "-W", f"{wait:g}", "-M", "do"]
+        argv = ["ping", "-n", "-q", "-c", str(count), "-i", "0.02", "-W", f"{wait:g}", "-M", "do"]
         argv += ["-s", str(size - _HEADERS), "-I", self.source, "-I", self.netdev, self.destination]
         self._last = read_ping(self._command(argv))
         return self._last

@@ -177,7 +177,7 @@ def test_pings_are_bound_to_port_and_address_and_never_fragmented(tmp_path: Path
     found, asked = check(tmp_path, ok, [PEER])
     small, large = (" ".join(argv) for argv in asked)
     assert small == (
-        "ping -n -q -c 2 -i 0.2 -W 1 -M do -s 56 -I 10.20.0.11 -I enp1s0f0np0 10.20.0.12"
+        "ping -n -q -c 2 -i 0.02 -W 1 -M do -s 56 -I 10.20.0.11 -I enp1s0f0np0 10.20.0.12"
     )
     assert "-c 3" in large and "-s 8972" in large
     assert (found["rtt_ms"], found["claims"]) == (0.055, [PEER])
