@@ -36,7 +36,7 @@ def machine() -> dict[str, Any]:
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]], path: Path) -> None:
     """Draw rows of label, length and value as a picture of horizontal bars."""
-    left, width, step = 230, 380, 24
+    left, width, step = 270, 380, 24
     top = max((length for _label, length, _value in rows), default=0) or 1
     style = {"font_family": "system-ui, 'DejaVu Sans', sans-serif", "fill": "#0f172a"}
     picture = drawsvg.Drawing(left + width + 110, 54 + step * len(rows), role="img")

@@ -145,12 +145,9 @@ def main() -> int:
         result = {"bar_multiple": BAR, "bar_after_ready_seconds": BAR_AFTER_READY, "cells": cells}
         path.write_text(f"{json.dumps(result, indent=1)}\n", encoding="utf-8")
     print(path.read_text(encoding="utf-8"))
-    rows = [
-        (f"{stage}, {name}", cell["stage_seconds"][stage], f"{cell['stage_seconds'][stage]:.1f} s")
-        for stage in next(iter(cells.values()))["stage_seconds"]
-        for name, cell in cells.items()
-    ]
-    bars("A run that changes nothing, by stage", rows, options.results / "no_change.svg")
+    first = next(iter(cells))
+    rows = [(stage, took, f"{took:.1f} s") for stage, took in cells[first]["stage_seconds"].items()]
+    bars(f"A run that changes nothing, {first}", rows, options.results / "no_change.svg")
     bad = missed(cells)
     print("\n".join(bad))
     return 1 if bad else 0

@@ -257,8 +257,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("directory", nargs="?", type=Path, help="on the disk that is meant")
-    add("--rows", type=int, default=12_000_000, help="of the table; 264 bytes each")
-    add("--rounds", type=int, default=5)
+    add("--rows", type=int, default=40_000_000, help="of the table; 264 bytes each")
+    add("--rounds", type=int, default=3)
     add("--results", type=Path, default=ROOT / ".cache/benchmarks")
     add("--full-size", action="store_true", help="one rank-layer of the real model, once")
     add("--loop", action="store_true", help=argparse.SUPPRESS)
