@@ -98,6 +98,7 @@ EOF"""
 
 def make_cell(lab: LabUnderTest, folder: Path, topology: str) -> Cell:
     """Give every host checkpoint, tables, library, image, and the addresses of the plan."""
+    address(lab, topology)  # first, since a Docker that finds forwarding switched off forbids it
     model = folder / "checkpoint"
     facts = checkpoint.make(model, rows=tuple(TABLES.values()))
     known = yaml.safe_load(checkpoint.FACTS.read_text())  # the profiles are made for this model
@@ -125,7 +126,6 @@ def make_cell(lab: LabUnderTest, folder: Path, topology: str) -> Cell:
     }
     path = folder / "variables.yml"
     path.write_text(yaml.safe_dump(variables))
-    address(lab, topology)
     return Cell(lab, path)
 
 
@@ -133,7 +133,8 @@ def address(lab: LabUnderTest, topology: str) -> None:
     """Give the ports what the plan says, by hand: the fabric's own tests take their time."""
     plan = fabric_plan([host.name for host in lab.lab.hosts], topology)
     for host, one in plan["hosts"].items():
-        lines = ["sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0"]
+        lines = ["echo net.ipv4.ip_forward=1 >/etc/sysctl.d/90-lab-forward.conf"]
+        lines += ["sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0"]
         for port in one["ports"]:
             device = port["netdev"]
             names = {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 0}
