@@ -11,12 +11,14 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.sparkfleet.cluster.plugins.module_utils._state_file import write_whole
 
 FOLDER = "/var/lib/sparkfleet/lock"
+_PATIENCE = 5.0  # seconds in which a folder may come and go
 
 
 class Holder(NamedTuple):
@@ -118,19 +120,31 @@ def age(seconds: float) -> str:
 @contextlib.contextmanager
 def _alone(folder: str) -> Iterator[None]:
     """Two who come at the same moment read and write one after the other."""
+    patience = time.monotonic() + _PATIENCE
     while True:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
         try:
+            os.makedirs(folder, mode=0o755, exist_ok=True)
             guard = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue  # whoever let go has just taken it away
+        except (FileExistsError, FileNotFoundError):
+            # Whoever let go has just taken it away; what is in the way stays there.
+            if time.monotonic() > patience:
+                raise
+            time.sleep(0.01)
+            continue
         try:
             fcntl.flock(guard, fcntl.LOCK_EX)
-            if os.path.isdir(folder) and os.path.samestat(os.stat(folder), os.fstat(guard)):
+            if _is_at(folder, guard):
                 yield
                 return
         finally:
             os.close(guard)
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def file_of(cell: str, root: str = "/") -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _cell_lock
@@ -131,6 +132,32 @@ def test_of_many_at_the_same_moment_one_gets_it_and_then_the_next(tmp_path: Path
     with ThreadPoolExecutor(16) as pool:
         assert sum(pool.map(come_and_go, crowd)) > 1
     assert not Path(path).exists()
+
+
+def test_a_folder_that_is_taken_away_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = _cell_lock.file_of("cell_a", str(tmp_path))
+    really, gone = os.makedirs, [FileExistsError(), FileNotFoundError()]
+
+    def make(*args: Any, **more: Any) -> None:
+        if gone:
+            raise gone.pop()
+        really(*args, **more)
+
+    monkeypatch.setattr(os, "makedirs", make)
+    assert _cell_lock.change(path, lambda found: _cell_lock.take(found, ANN)) is None
+    assert _cell_lock.read(path) == ANN
+
+
+def test_a_file_in_the_way_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_cell_lock, "_PATIENCE", 0.0)
+    path = _cell_lock.file_of("cell_a", str(tmp_path))
+    folder = Path(path).parent
+    folder.parent.mkdir(parents=True)
+    folder.touch()
+    with pytest.raises(FileExistsError):
+        _cell_lock.change(path, lambda found: _cell_lock.take(found, ANN))
 
 
 def test_a_process_is_known_by_its_number_and_its_beginning():
