@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vm lint types unit sanity sanity-all docs docs-browser dist importer release docs-lint test-lab \
+.PHONY: help setup demo test test-vm lint types unit sanity sanity-all docs docs-browser dashboard-browser dist importer release docs-lint test-lab \
   test-stages test-day-two test-vm-cell test-arguments test-engine \
   benchmarks bench-packing-full format lab-down clean
 
@@ -82,6 +82,9 @@ docs: setup ## the documentation as a site in .cache/docs/site, no warning allow
 
 docs-browser: docs ## open every page of the site once in Chromium, which is installed when missing
 	@$(step) 'documentation in a browser' --junit .cache/junit/docs.xml -- pytest tests/docs/test_site.py
+
+dashboard-browser: setup ## draw the dashboard once in Chromium with Grafana's components of npm, about a minute at first
+	@$(step) 'dashboard in a browser' --junit .cache/junit/dashboard.xml -- pytest tests/dashboard
 
 dist: setup ## the artifact of the last commit in .cache/dist, installed into an empty environment and used
 	@$(step) 'artifact' --junit .cache/junit/dist.xml -- pytest tests/dist

@@ -21,14 +21,37 @@ CELL = 'cell=~"$cell"'
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _SENT = "node_infiniband_port_data_transmitted_bytes_total"
 _WIDTH = 24  # of the page, in Grafana's columns
+Steps = tuple[tuple[float | None, str], ...]
 _STATES = [
     {"type": "value", "options": {"0": {"text": "no", "color": "red", "index": 0}}},
     {"type": "value", "options": {"1": {"text": "yes", "color": "green", "index": 1}}},
 ]
+_BELOW = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+# What a kind of panel is told, so that nothing depends on what a Grafana takes for usual.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "timeseries": {"legend": _BELOW, "tooltip": {"mode": "multi", "sort": "none"}},
+    "stat": {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "colorMode": "value",
+        "graphMode": "area",
+        "justifyMode": "auto",
+        "textMode": "auto",
+    },
+    "state-timeline": {
+        "legend": _BELOW,
+        "mergeValues": True,
+        "showValue": "never",
+        "rowHeight": 0.9,
+    },
+}
+_COLORS = {"timeseries": "palette-classic", "stat": "thresholds", "state-timeline": "thresholds"}
 
 
 class Panel(NamedTuple):
-    """A panel: queries with the legend of each. `kind` is Grafana's; `note` explains it."""
+    """A panel: queries with the legend of each. `kind` and `unit` are Grafana's; `note` explains.
+
+    `steps` are the colours of a value, each with the number from which on it holds.
+    """
 
     title: str
     queries: tuple[tuple[str, str], ...]
@@ -36,6 +59,11 @@ class Panel(NamedTuple):
     unit: str = "short"
     width: int = 8
     note: str = ""
+    low: float | None = None  # where the axis begins and ends, if not where the values do
+    high: float | None = None
+    decimals: int | None = None
+    steps: Steps = ((None, "green"),)
+    height: int = 7  # of its whole line
 
 
 class Row(NamedTuple):
@@ -66,21 +94,25 @@ ROWS = (
                 ((f"sum by (cell) (sparkfleet_rank_up{{{CELL}}})", "{{cell}}"),),
                 "stat",
                 width=4,
+                # How many there should be is not known here, so that no number of them is green.
+                steps=((None, "red"), (1, "text")),
             ),
             Panel(
                 "Alerts",
                 ((f'count(ALERTS{{{CELL}, alertstate="firing"}}) or vector(0)', "firing"),),
                 "stat",
                 width=4,
+                steps=((None, "green"), (1, "red")),
             ),
             Panel(
                 "Time of one token",
                 (
                     (f"sparkfleet_canary_seconds{{{CELL}}}", "{{cell}}"),
-                    (f"sparkfleet_canary_limit_seconds{{{CELL}}}", "slow"),
+                    (f"sparkfleet_canary_limit_seconds{{{CELL}}}", "{{cell}} slow"),
                 ),
                 unit="s",
                 width=6,
+                low=0,
             ),
             Panel(
                 "KV pool",
@@ -94,7 +126,8 @@ ROWS = (
             Panel(
                 "Starts of ranks",
                 ((f"increase(sparkfleet_rank_starts_total{{{HERE}}}[1h])", "{{instance}}"),),
-                width=8,
+                low=0,
+                decimals=0,
             ),
             Panel(
                 "Restarts on record",
@@ -102,7 +135,8 @@ ROWS = (
                     (f"sparkfleet_recovery_attempts{{{CELL}}}", "{{cell}}"),
                     (f"sparkfleet_recovery_open{{{CELL}}}", "{{cell}} bound reached"),
                 ),
-                width=8,
+                low=0,
+                decimals=0,
             ),
             Panel(
                 "Engram tables missing",
@@ -112,7 +146,8 @@ ROWS = (
                         "{{instance}}",
                     ),
                 ),
-                width=8,
+                low=0,
+                decimals=0,
             ),
         ),
     ),
@@ -125,7 +160,8 @@ ROWS = (
                     (f"rate({_sglang('generation_tokens_total')}[2m])", "{{cell}} written"),
                     (f"rate({_sglang('prompt_tokens_total')}[2m])", "{{cell}} read"),
                 ),
-                unit="cps",
+                unit="suffix: tok/s",
+                low=0,
             ),
             Panel(
                 "Requests",
@@ -133,6 +169,8 @@ ROWS = (
                     (_sglang("num_running_reqs"), "{{cell}} running"),
                     (_sglang("num_queue_reqs"), "{{cell}} waiting"),
                 ),
+                low=0,
+                decimals=0,
             ),
             Panel(
                 "Time to the first token",
@@ -146,9 +184,22 @@ ROWS = (
                     for share, name in ((0.5, "median"), (0.95, "95 %"))
                 ),
                 unit="s",
+                low=0,
             ),
-            Panel("Pool in use", ((_sglang("token_usage"), "{{cell}}"),), unit="percentunit"),
-            Panel("Prefix cache", ((_sglang("cache_hit_rate"), "{{cell}}"),), unit="percentunit"),
+            Panel(
+                "Pool in use",
+                ((_sglang("token_usage"), "{{cell}}"),),
+                unit="percentunit",
+                low=0,
+                high=1,
+            ),
+            Panel(
+                "Prefix cache",
+                ((_sglang("cache_hit_rate"), "{{cell}}"),),
+                unit="percentunit",
+                low=0,
+                high=1,
+            ),
             Panel("Tokens accepted at once", ((_sglang("spec_accept_length"), "{{cell}}"),)),
         ),
     ),
@@ -161,6 +212,7 @@ ROWS = (
                 "state-timeline",
                 "bool",
                 12,
+                height=12,  # a ring of four Sparks has 16 links
             ),
             Panel(
                 "Cables as planned",
@@ -173,6 +225,7 @@ ROWS = (
                 "state-timeline",
                 "bool",
                 12,
+                height=12,  # a ring of four Sparks has 16 links
             ),
             Panel(
                 "Link rate",
@@ -183,12 +236,15 @@ ROWS = (
                     ),
                 ),
                 unit="bps",
-                width=6,
+                width=12,
+                low=0,
             ),
             Panel(
                 "MTU",
                 ((f"sparkfleet_link_mtu_bytes{{{HERE}}}", "{{instance}} {{netdev}}"),),
-                width=6,
+                unit="none",
+                width=12,
+                low=0,
             ),
             Panel(
                 "GID slot",
@@ -196,7 +252,9 @@ ROWS = (
                     (f"sparkfleet_gid_index{{{HERE}}}", "{{instance}} {{hca}}"),
                     (f"sparkfleet_gid_index_at_start{{{HERE}}}", "{{instance}} {{hca}} at start"),
                 ),
-                width=6,
+                unit="none",
+                width=12,
+                decimals=0,
                 note="It may move. The engine goes on; its next start takes the new one.",
             ),
             Panel(
@@ -208,7 +266,8 @@ ROWS = (
                     ),
                 ),
                 unit="bps",
-                width=6,
+                width=12,
+                low=0,
             ),
         ),
     ),
@@ -219,6 +278,7 @@ ROWS = (
                 "Memory available",
                 ((f"node_memory_MemAvailable_bytes{{{HERE}}}", "{{instance}}"),),
                 unit="bytes",
+                low=0,
                 note="Of the node, which the GPU of a Spark shares: NVML reports none of its own.",
             ),
             Panel(
@@ -234,6 +294,7 @@ ROWS = (
                     ),
                 ),
                 unit="percentunit",
+                low=0,
             ),
             Panel(
                 "Disk left",
@@ -244,6 +305,7 @@ ROWS = (
                     ),
                 ),
                 unit="bytes",
+                low=0,
             ),
         ),
     ),
@@ -257,14 +319,15 @@ def dashboard() -> dict[str, Any]:
     for row in ROWS:
         place = {"x": 0, "y": top, "w": _WIDTH, "h": 1}
         panels.append({"type": "row", "title": row.title, "gridPos": place, "collapsed": False})
-        top, left = top + 1, 0
+        top, left, height = top + 1, 0, 0
         for panel in row.panels:
             if left + panel.width > _WIDTH:
-                top, left = top + 7, 0
-            place = {"x": left, "y": top, "w": panel.width, "h": 7}
+                top, left = top + height, 0
+            height = panel.height
+            place = {"x": left, "y": top, "w": panel.width, "h": height}
             panels.append(_panel(panel, place))
             left += panel.width
-        top += 7
+        top += height
     for number, made in enumerate(panels, 1):
         made["id"] = number
     return {
@@ -288,6 +351,8 @@ def dashboard() -> dict[str, Any]:
 
 def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     truth = panel.unit == "bool"
+    steps = [{"color": color, "value": value} for value, color in panel.steps]
+    axis = {"min": panel.low, "max": panel.high, "decimals": panel.decimals}
     return {
         "type": panel.kind,
         "title": panel.title,
@@ -298,9 +363,13 @@ def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
             "defaults": {
                 "unit": "short" if truth else panel.unit,
                 "mappings": _STATES if truth else [],
+                "color": {"mode": _COLORS[panel.kind]},
+                "thresholds": {"mode": "absolute", "steps": steps},
+                **{name: value for name, value in axis.items() if value is not None},
             },
             "overrides": [],
         },
+        "options": _OPTIONS[panel.kind],
         "targets": [
             {
                 "refId": chr(65 + number),

@@ -9,14 +9,12 @@ page that needs something from elsewhere shows it.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support import browser
 from tests.support.playbook import ROOT
 
 SITE = ROOT / ".cache/docs/site"
@@ -25,28 +23,8 @@ PAGES = sorted(SITE.rglob("*.html"))
 LOOKED_AT = ["index.html", "docs/quick-start.html", "reference/cell_page_module.html"]
 
 
-@pytest.fixture(scope="session")
-def chromium() -> str:
-    if not shutil.which("chromium"):
-        apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"]
-        sudo = [] if os.getuid() == 0 else ["sudo"]
-        subprocess.run([*sudo, *apt, "update"], check=True)
-        install = [*apt, "install", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
-        subprocess.run([*sudo, *install], check=True)
-    return "chromium"
-
-
-def look(chromium: str, page: Path, *options: str) -> str:
-    done = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        + ["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=4000", *options]
-        + [page.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout
+def look(page: Path, *options: str) -> str:
+    return browser.look(page.as_uri(), "--virtual-time-budget=4000", *options).stdout
 
 
 def test_the_site_is_whole():
@@ -69,16 +47,16 @@ def test_pages_ask_nothing_of_others_by_themselves():
 
 @pytest.mark.parametrize("name", LOOKED_AT)
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_page_shows_itself(chromium, name, width, tmp_path):
+def test_a_page_shows_itself(name, width, tmp_path):
     picture = tmp_path / "page.png"
-    look(chromium, SITE / name, f"--window-size={width},1600", f"--screenshot={picture}")
+    look(SITE / name, f"--window-size={width},1600", f"--screenshot={picture}")
     # A page of one colour has a few kilobytes.
     assert picture.stat().st_size > 30_000
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)
-def test_images_are_loaded_and_scripts_ran(chromium, name):
-    shown = look(chromium, SITE / name, "--dump-dom")
+def test_images_are_loaded_and_scripts_ran(name):
+    shown = look(SITE / name, "--dump-dom")
     assert "<h1" in shown
     for source in re.findall(r'<img[^>]+src="([^"]+)"', shown):
         assert ((SITE / name).parent / source).is_file(), source

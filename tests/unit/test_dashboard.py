@@ -1,6 +1,6 @@
 """The dashboard is the one its program makes, and asks Prometheus for what is told.
 
-That Grafana shows it is not tried: there is none in the places that development installs from.
+How it looks is tried by tests/dashboard, with the components of Grafana.
 """
 
 from __future__ import annotations
