@@ -7,7 +7,7 @@
 packing program, with the straightforward numpy loop (read a chunk of 262,144 rows, interleave,
 write; fsync at the end) and copies as many bytes with ``dd conv=fsync``. Each candidate begins
 with a cold cache, the order changes every round, and ratios are of the medians. DIRECTORY has to
-be on the disk that is meant: a memory filesystem is refused.
+be on the disk that is meant, with 22 GB free: a memory filesystem is refused.
 
 ``--full-size`` packs rank 0 of 4 of layer 1 of the real model instead, 25,344,411,184 bytes, from a
 sparse table of real size, once. Needs 26 GB.
