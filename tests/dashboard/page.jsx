@@ -40,26 +40,23 @@ const LINE = 30;
 const GAP = 8;
 
 // Grafana's server side registers these with an editor for each; here they are only taken over.
-const registry = new FieldConfigOptionsRegistry(() => [
-  ...['unit', 'decimals', 'min', 'max', 'color', 'thresholds', 'mappings', 'noValue'].map((path) => ({
-    id: path,
+function option(path, isCustom) {
+  return {
+    id: isCustom ? `custom.${path}` : path,
     path,
     name: path,
+    isCustom,
     process: (value) => value,
     shouldApply: () => true,
     settings: {},
-  })),
-  ...['drawStyle', 'lineInterpolation', 'lineStyle', 'lineWidth', 'fillOpacity', 'spanNulls', 'showPoints'].map(
-    (path) => ({
-      id: `custom.${path}`,
-      path,
-      name: path,
-      isCustom: true,
-      process: (value) => value,
-      shouldApply: () => true,
-      settings: {},
-    })
-  ),
+  };
+}
+
+const OF_ALL = ['unit', 'decimals', 'min', 'max', 'color', 'thresholds', 'mappings', 'noValue'];
+const OF_LINES = ['drawStyle', 'lineInterpolation', 'lineStyle', 'lineWidth', 'fillOpacity', 'spanNulls', 'showPoints'];
+const registry = new FieldConfigOptionsRegistry(() => [
+  ...OF_ALL.map((path) => option(path, false)),
+  ...OF_LINES.map((path) => option(path, true)),
 ]);
 
 // What the data source does with a legend: names of labels in double braces.
