@@ -15,7 +15,6 @@ import html
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -32,6 +31,7 @@ import pytest
 from tests.dashboard import samples
 from tests.support import browser
 from tests.support.playbook import ROOT
+from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
 WORK = ROOT / ".cache/dashboard"
@@ -112,9 +112,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         str(data),
     ]
     subprocess.run(blocks, check=True, stdout=subprocess.DEVNULL)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with (folder / "log").open("w") as log:
         running = subprocess.Popen(
             [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={data}"]
@@ -183,7 +181,7 @@ def shown(page: Path, answers: dict[int, dict[str, Any]]) -> tuple[dict[int, Any
     )
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        def log_message(self, *_what: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(page)))

@@ -24,6 +24,7 @@ from lab.standin import image
 from lab.standin.sglang import answers, api, contract, faults, proofs, rendezvous, settings, shards
 from tests.support import packed
 from tests.support.playbook import ROOT
+from tests.support.ports import free_port
 from tests.unit.servings import serving
 
 ROWS = (1201, 1303)
@@ -143,11 +144,6 @@ def test_gids_are_read_by_their_meaning(root, tmp_path):
     assert "refused" in gid(NCCL_IB_GID_INDEX="5")[0]
     (verdict,) = contract._gids(given(**env), root)
     assert verdict.verdict == "not checked"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def meet(members: list[settings.Settings], timeout: float = 10) -> list[str]:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +14,13 @@ from typing import Any
 import pytest
 from ansible_collections.sparkfleet.cluster.plugins.module_utils import _node_stream as stream
 
+from tests.support.ports import free_port
+
 PROGRAM = stream.__file__
 TOKEN = "t" * 43
 SIZE = 7 * (1 << 20) + 12345
 
 needs_zstd = pytest.mark.skipif(not shutil.which("zstd"), reason="no zstd here")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
